@@ -210,7 +210,11 @@ std::unique_ptr<DecodePlan> CudaBackend::plan_decode(std::span<const DecodeModel
 
 std::unique_ptr<RowsPlan> CudaBackend::plan_rows(const DecodeModel& model) {
   if (!can_fuse(model)) return nullptr;
-  return std::make_unique<DecodeRows>(stream_.get(), type_, model);
+  std::unique_ptr<CapturedStep> two_tokens;
+  if (persistent_decode_) {
+    two_tokens = PersistentStep::make(stream_.get(), type_, model, {.n_tokens = 2});
+  }
+  return std::make_unique<DecodeRows>(stream_.get(), type_, model, std::move(two_tokens));
 }
 
 // ---- control -----------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ class RowKernels {
         const TokenChoice choice = token_choice(sampling, n, 0).value();
         std::vector<int32_t> words(sizeof choice / sizeof(int32_t));
         std::memcpy(words.data(), &choice, sizeof choice);
-        const DeviceTensor choice_on_card = to_card(words), input = to_card({1, 0, 1});
+        const DeviceTensor choice_on_card = to_card(words), input = to_card({1, 0, 0, 1});
         const double us = graph_us(rig_.stream(), kBenchLaunches, [&] {
           for (int i = 0; i < kBenchLaunches; ++i) {
             choose_token(rig_.stream(), logits.view().as<const float>(),

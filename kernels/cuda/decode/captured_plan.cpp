@@ -53,7 +53,7 @@ std::span<const float> CapturedPlan::step(const DecodeRow& row) {
   // All are captured before one is launched: a card may not allocate while another waits for it.
   for_each_step([&](CapturedStep& step) {
     step.capture(StepEnd::Logits);
-    step.set_input(row);
+    step.set_input({&row, 1});
   });
   launch(StepEnd::Logits, row.pos);
   synchronize();
@@ -68,7 +68,7 @@ std::unique_ptr<DecodeRun> CapturedPlan::start(const DecodeRow& row, int64_t n_s
   if (!choice) return nullptr;
   for_each_step([&](CapturedStep& step) {
     step.capture(StepEnd::Choice);
-    step.set_input(row);
+    step.set_input({&row, 1});
     step.set_choice(*choice);
   });
   auto run = std::make_unique<Run>(*this, row.pos, n_steps);

@@ -15,18 +15,19 @@ int current_card() {
 
 }  // namespace
 
-CapturedStep::CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32_t epochs_per_step)
+CapturedStep::CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32_t epochs_per_step,
+                           int64_t n_tokens)
     : stream_(stream),
       card_(current_card()),
       model_(model),
       epochs_per_step_(epochs_per_step),
-      host_logits_(static_cast<size_t>(model.vocab_size)),
+      host_logits_(static_cast<size_t>(n_tokens * model.vocab_size)),
       host_pages_(static_cast<size_t>(pages_for(model.max_seq_len))),
       device_pages_(allocate_device(DType::F32, {pages_for(model.max_seq_len)})),  // 4 bytes each
       device_input_(allocate_device(DType::U8, {int64_t{sizeof(StepInput)}})),
       device_choice_(allocate_device(DType::U8, {int64_t{sizeof(TokenChoice)}})),
-      x_(allocate_device(DType::F32, {1, model.embedding->in_dim})),
-      logits_(allocate_device(DType::F32, {1, model.vocab_size})),
+      x_(allocate_device(DType::F32, {n_tokens, model.embedding->in_dim})),
+      logits_(allocate_device(DType::F32, {n_tokens, model.vocab_size})),
       ends_{make_event_without_time(), make_event_without_time()} {
   *failed_peer() = 0;
 }
@@ -35,7 +36,7 @@ void CapturedStep::capture(StepEnd end) {
   for (int variant = int(graphs(end).size()); variant < n_variants(); ++variant) {
     GraphExec graph = capture_graph(stream_, [&] {
       if (end == StepEnd::Logits) copy_input();
-      gather_rows(stream_, x_, *model_.embedding, &input()->token);
+      gather_rows(stream_, x_, *model_.embedding, input()->tokens);
       launch_layers(variant);
       if (end == StepEnd::Logits) {
         MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
@@ -53,8 +54,12 @@ void CapturedStep::capture(StepEnd end) {
 }
 
 // The page table is copied to the card only if it has changed.
-void CapturedStep::set_input(const DecodeRow& row) {
-  *host_input_.data() = {row.token, narrow<int32_t>(row.pos), epoch_};
+void CapturedStep::set_input(std::span<const DecodeRow> rows) {
+  const int64_t n_tokens = x_.view().shape[0];
+  MINFER_CHECK(std::ssize(rows) == n_tokens, rows.size(), " rows in a step of ", n_tokens);
+  const DecodeRow& row = rows.front();
+  *host_input_.data() = {{}, narrow<int32_t>(row.pos), epoch_};
+  for (size_t i = 0; i < rows.size(); ++i) host_input_.data()->tokens[i] = rows[i].token;
   if (std::ranges::equal(row.pages, std::span(host_pages_.data(), n_pages_))) return;
   n_pages_ = row.pages.size();
   std::ranges::copy(row.pages, host_pages_.data());

@@ -28,9 +28,10 @@ class CapturedStep {
 
   // Captures the graphs, unless that is done. It may allocate.
   void capture(StepEnd end);
-  // Sets the input of the next step; no step is in flight. Before StepEnd::Choice a run of steps
+  // Sets the input of the next step, rows of one sequence at consecutive positions, as many as the
+  // step has tokens; no step is in flight. Before StepEnd::Choice, of one token, a run of steps
   // also sets how tokens are chosen.
-  void set_input(const DecodeRow& row);
+  void set_input(std::span<const DecodeRow> rows);
   void set_choice(const TokenChoice& choice);
   // Launches a captured step.
   void launch(StepEnd end, int64_t pos);
@@ -50,21 +51,22 @@ class CapturedStep {
     epoch_ = 1;
   }
 
-  // Logits [vocab_size] of the last step, which has ended.
+  // Logits [n_tokens, vocab_size] of the last step, which has ended.
   std::span<const float> host_logits() const { return {host_logits_.data(), host_logits_.size()}; }
   // Waits for a step that ends with a choice, of the last two: its token.
   TokenId await_choice(int64_t pos);
 
  protected:
   // A step of the current card. It uses `epochs_per_step` epochs, possibly none: epoch_after().
-  CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32_t epochs_per_step);
+  CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32_t epochs_per_step,
+               int64_t n_tokens = 1);
 
   cudaStream_t stream() const { return stream_; }
   StepInput* input() const { return static_cast<StepInput*>(device_input_.view().data); }
   // The page table of the sequence, in device memory.
   const int32_t* pages() const { return static_cast<const int32_t*>(device_pages_.view().data); }
-  Tensor x() const { return x_; }            // [1, dim] F32, the embedding of the input's token
-  Tensor logits() const { return logits_; }  // [1, vocab_size] F32
+  Tensor x() const { return x_; }            // [n_tokens, dim] F32, the embeddings of the input
+  Tensor logits() const { return logits_; }  // [n_tokens, vocab_size] F32
   int* failed_peer() const { return failed_peer_.data(); }  // StepPeers::failed
   // What the layers are launched with has changed: capture() captures them again.
   void drop_graphs() {

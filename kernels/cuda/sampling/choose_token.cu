@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (thread == 0) {
     chosen[step.pos % 2] = id;
-    *input = {max(id, 0), step.pos + 1, epoch_after(step.epoch, epochs_per_step)};
+    *input = {{max(id, 0)}, step.pos + 1, epoch_after(step.epoch, epochs_per_step)};
   }
 }
 

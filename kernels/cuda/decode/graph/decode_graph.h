@@ -13,7 +13,7 @@ class DecodeGraph final : public CapturedStep {
 
  private:
   void launch_layers(int) override {
-    layers_.launch(x(), logits(), {&input()->token, &input()->pos, pages()});
+    layers_.launch(x(), logits(), {input()->tokens, &input()->pos, pages()});
   }
 
   DecodeLayers layers_;

@@ -4,7 +4,8 @@
 
 namespace minfer::cuda {
 
-DecodeRows::DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model)
+DecodeRows::DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model,
+                       std::unique_ptr<CapturedStep> two_tokens)
     : stream_(stream),
       model_(model),
       layers_(stream, compute_type, model, kMaxGemvTokens),
@@ -14,14 +15,12 @@ DecodeRows::DecodeRows(cudaStream_t stream, DType compute_type, const DecodeMode
       // 4 bytes each
       input_(allocate_device(DType::F32, {n_input_words(kMaxGemvTokens, kMaxGemvTokens)})),
       x_(allocate_device(DType::F32, {kMaxGemvTokens, model.embedding->in_dim})),
-      logits_(allocate_device(DType::F32, {kMaxGemvTokens, model.output->out_dim})) {}
+      logits_(allocate_device(DType::F32, {kMaxGemvTokens, model.output->out_dim})),
+      two_tokens_(std::move(two_tokens)) {}
 
-std::span<const float> DecodeRows::run(std::span<const DecodeRow> rows, int64_t rows_of_sequence) {
+void DecodeRows::check(std::span<const DecodeRow> rows, int64_t rows_of_sequence) const {
   const int64_t n = std::ssize(rows);
   MINFER_CHECK(n >= 1 && n <= max_rows(), "a step of ", n, " rows");
-  int32_t* const tokens = host_input_.data();
-  int32_t* const positions = tokens + n;
-  int32_t* table = positions + n;
   for (int64_t i = 0; i < n; ++i) {
     const DecodeRow& row = rows[size_t(i)];
     const int64_t of_sequence = i % rows_of_sequence;
@@ -31,9 +30,31 @@ std::span<const float> DecodeRows::run(std::span<const DecodeRow> rows, int64_t 
                      row.pos == rows[size_t(i - of_sequence)].pos + of_sequence,
                  "decode at position ", row.pos, " of ", model_.max_seq_len, ", ", row.pages.size(),
                  " pages");
+  }
+}
+
+std::span<const float> DecodeRows::run_two(std::span<const DecodeRow> rows) {
+  check(rows, 2);
+  CapturedStep& step = *two_tokens_;
+  step.capture(StepEnd::Logits);
+  step.set_input(rows);
+  if (step.begins_epochs()) step.clear_epochs();
+  step.launch(StepEnd::Logits, rows.front().pos);
+  step.synchronize();
+  return step.host_logits();
+}
+
+std::span<const float> DecodeRows::run(std::span<const DecodeRow> rows, int64_t rows_of_sequence) {
+  check(rows, rows_of_sequence);
+  const int64_t n = std::ssize(rows);
+  int32_t* const tokens = host_input_.data();
+  int32_t* const positions = tokens + n;
+  int32_t* table = positions + n;
+  for (int64_t i = 0; i < n; ++i) {
+    const DecodeRow& row = rows[size_t(i)];
     tokens[i] = row.token;
     positions[i] = narrow<int32_t>(row.pos);
-    if (of_sequence > 0) continue;
+    if (i % rows_of_sequence > 0) continue;
     std::ranges::copy(row.pages, table);
     table += table_pages_;
   }

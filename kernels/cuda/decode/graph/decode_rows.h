@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "kernels/cuda/decode/captured_step.h"
 #include "kernels/cuda/decode/graph/decode_layers.h"
 #include "kernels/cuda/device.h"
 
@@ -9,15 +10,18 @@ namespace minfer::cuda {
 
 // A batched decode step: one row of each of several sequences, or several rows of one, as a
 // captured graph of DecodeLayers' kernels. There is one graph of either kind for each number of
-// rows, captured when it is first needed.
+// rows, captured when it is first needed. Two rows of one sequence go to a step of their own, where
+// there is one.
 class DecodeRows final : public RowsPlan {
  public:
-  DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model);
+  // two_tokens: a step of two tokens of the same model, or null.
+  DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model,
+             std::unique_ptr<CapturedStep> two_tokens = nullptr);
 
   int64_t max_rows() const override { return kMaxGemvTokens; }
   std::span<const float> step(std::span<const DecodeRow> rows) override { return run(rows, 1); }
   std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) override {
-    return run(rows, std::ssize(rows));
+    return rows.size() == 2 && two_tokens_ ? run_two(rows) : run(rows, std::ssize(rows));
   }
 
  private:
@@ -28,6 +32,9 @@ class DecodeRows final : public RowsPlan {
   }
   // rows_of_sequence: 1, or the number of rows.
   std::span<const float> run(std::span<const DecodeRow> rows, int64_t rows_of_sequence);
+  // That the rows of each sequence are at consecutive positions which its pages reach.
+  void check(std::span<const DecodeRow> rows, int64_t rows_of_sequence) const;
+  std::span<const float> run_two(std::span<const DecodeRow> rows);
   GraphExec captured(int64_t n_rows, int64_t rows_of_sequence);
 
   cudaStream_t stream_;
@@ -39,6 +46,7 @@ class DecodeRows final : public RowsPlan {
   DeviceTensor input_, x_, logits_;
   // Indexed by the number of rows.
   std::array<GraphExec, kMaxGemvTokens + 1> graphs_, graphs_of_sequence_;
+  std::unique_ptr<CapturedStep> two_tokens_;
 };
 
 }  // namespace minfer::cuda

@@ -102,8 +102,9 @@ std::vector<StepAttention> attentions_of(const DecodeModel& model, int n_blocks,
 }
 
 // Lays out the `room` bytes of shared memory that a block has: staged activations, in memory that
-// attention uses too, and the ring in the rest. False if that is too little.
-bool lay_out(StepParams& p, int kernel_heads, int room) {
+// attention uses too, and the ring in the rest. False if that is too little. kernel_queries: of the
+// instance.
+bool lay_out(StepParams& p, int kernel_queries, int room) {
   StepAttention& a = p.attention;
   p.slot_bytes = kStageBytes + (a.is_u8 ? CacheStages::scale_bytes(3, a.stage_rows) : 0);
   const auto make_room = [&](const StepGemv& gemv) {
@@ -116,8 +117,13 @@ bool lay_out(StepParams& p, int kernel_heads, int room) {
     for (const StepGemv& gemv : p.gemvs[mix]) make_room(gemv);
     make_room(p.qkv_rest[mix]);
   }
-  a.query_at = kStepWarps * a.heads_per_block * a.head_dim * int{sizeof(float)};
-  const int query_bytes = a.multiplies_codes ? QueryCodes::bytes(kernel_heads, a.head_dim) : 0;
+  // 16 banks more than a multiple of 32: lanes that read the same digits of two tokens then meet in
+  // no bank.
+  p.token_stride = narrow<int>(align_up(p.input_bytes, 128)) + 64;
+  if (p.n_tokens > 1) p.input_bytes = p.n_tokens * p.token_stride;
+  const int n_queries = p.n_tokens * a.heads_per_block;
+  a.query_at = kStepWarps * n_queries * a.head_dim * int{sizeof(float)};
+  const int query_bytes = a.multiplies_codes ? QueryCodes::bytes(kernel_queries, a.head_dim) : 0;
   p.input_bytes = std::max(p.input_bytes, a.query_at + query_bytes);
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
   if (p.block.has_post_norms()) p.residual_bytes = narrow<int>(align_up(p.dim * 4, 128));
@@ -187,6 +193,13 @@ void tune(StepParams& p) {
     const int copies = p.copies_of_gemv * kStageBytes / gemv.code_bytes;
     p.copies_of_exchange = p.copies_of_gemv = std::min(copies, p.n_slots);
   }
+}
+
+bool are_codes_alone(const StepMixes& mixed) {
+  return mixed.weights == StepWeights::Int4 || mixed.weights == StepWeights::Codes
+             ? std::ranges::all_of(mixed.mixes.front().phases,
+                                   [](const StepGemv& gemv) { return are_codes(gemv.format); })
+             : false;
 }
 
 StepKernel kernel_for(StepWeights weights, const StepAttention& a, bool is_plain) {
@@ -263,12 +276,21 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
     return {};
   }
 
+  const bool has_two = tuning.n_tokens == 2;
+  if (has_two && (!is_plain(model, *mixed) || !are_codes_alone(*mixed) || spec.head_dim > 128)) {
+    return {};
+  }
   std::vector<Variant> variants;
   for (const StepAttention& attention : attentions_of(model, n_blocks, tuning)) {
-    const StepKernel kernel = kernel_for(mixed->weights, attention, is_plain(model, *mixed));
+    StepKernel kernel = kernel_for(mixed->weights, attention, is_plain(model, *mixed));
+    if (has_two) {
+      kernel.run = two_token_kernel_of(mixed->weights, attention.heads_per_block);
+      kernel.run_and_count = nullptr;
+    }
     if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return {};
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return {};
     StepParams p{};
+    p.n_tokens = tuning.n_tokens;
     p.n_layers = narrow<int>(std::ssize(model.layers));
     p.dim = narrow<int>(model.embedding->in_dim);
     p.n_mixes = narrow<int>(std::ssize(mixed->mixes));
@@ -284,7 +306,8 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
     p.vectors_are_bf16 = compute_type == DType::BF16;
     cudaFuncAttributes attributes{};
     MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel.run));
-    if (!lay_out(p, kernel.heads, shared_limit - int(attributes.sharedSizeBytes))) return {};
+    const int kernel_queries = tuning.n_tokens * kernel.heads;
+    if (!lay_out(p, kernel_queries, shared_limit - int(attributes.sharedSizeBytes))) return {};
     tune(p);
     MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            step_shared(p).total));
@@ -301,7 +324,7 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
     auto variants = variants_of(compute_type, model, tuning, stages);
     if (variants.empty()) continue;
     return std::unique_ptr<PersistentStep>(
-        new PersistentStep(stream, model, std::move(variants), tuning.few_positions));
+        new PersistentStep(stream, model, std::move(variants), tuning));
   }
   return nullptr;
 }
@@ -336,10 +359,10 @@ void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ra
 }
 
 PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,
-                               std::vector<Variant> variants, int64_t few_positions)
-    : CapturedStep(stream, model, uint32_t(variants.front().params.n_layers)),
+                               std::vector<Variant> variants, const Tuning& tuning)
+    : CapturedStep(stream, model, uint32_t(variants.front().params.n_layers), tuning.n_tokens),
       variants_(std::move(variants)),
-      few_positions_(few_positions) {
+      few_positions_(tuning.few_positions) {
   allocate_words();
   make_layers();
   for (Variant& variant : variants_) {
@@ -415,10 +438,11 @@ void PersistentStep::allocate_words() {
     n_gate_up_splits = std::max(n_gate_up_splits, n);
   }
   const int64_t n_logits = p.router.choice.n_experts;
-  words_ = allocate_device(DType::U8, {(n_qkv + n_split_results + n_attended + 2 * n_x + n_hidden +
-                                        n_gate_up_splits + n_logits) *
-                                       int64_t{sizeof(uint4)}});
+  const int64_t n_words =
+      n_qkv + n_split_results + n_attended + 2 * n_x + n_hidden + n_gate_up_splits + n_logits;
+  words_ = allocate_device(DType::U8, {p.n_tokens * n_words * int64_t{sizeof(uint4)}});
   StepWords words{};
+  words.of_token = n_words;
   words.qkv = static_cast<uint4*>(words_.view().data);
   words.split_results = words.qkv + n_qkv;
   words.attended = words.split_results + n_split_results;

@@ -40,6 +40,9 @@ class PersistentStep final : public CapturedStep {
     int64_t elements_alone = 16384;
     // Whether stages of a model of floats have several rows, where these are short.
     bool has_several_rows = true;
+    // Tokens of a step: rows of one sequence at consecutive positions. Two only for plain blocks
+    // of codes, and a step that ends with its logits.
+    int n_tokens = 1;
   };
 
   // A step on the current card. Null if the kernel does not support the model or the card.
@@ -60,7 +63,7 @@ class PersistentStep final : public CapturedStep {
   };
 
   PersistentStep(cudaStream_t stream, const DecodeModel& model, std::vector<Variant> variants,
-                 int64_t few_positions);
+                 const Tuning& tuning);
   // None if the kernel does not support the model or the card.
   static std::vector<Variant> variants_of(DType compute_type, const DecodeModel& model,
                                           const Tuning& tuning, StageLength stages);

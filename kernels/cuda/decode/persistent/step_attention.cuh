@@ -23,14 +23,15 @@ struct StepPair {
 
 template <typename I>
 struct StepAttentionShared {
-  alignas(16) float q[step_most_heads(I::kHeadDim)][I::kHeadDim];
-  float new_row[2][I::kHeadDim];  // k and v of the step, as the cache holds them
-  float2 states[kStepWarps][step_most_heads(I::kHeadDim)];
+  alignas(16) float q[I::kQueries][I::kHeadDim];  // the heads of one token after those of another
+  // k and v of each token of the step, as the cache holds them.
+  float new_row[I::kTokens][2][I::kHeadDim];
+  float2 states[kStepWarps][I::kQueries];
 
   // The pairs of each thread, the same for all layers of the step, and their angles in both kinds
   // of layers.
   static constexpr int kOwnPairs =
-      ((I::kHeads + 2) * I::kHeadDim / 2 + kStepConsumers - 1) / kStepConsumers;
+      (I::kTokens * (I::kHeads + 2) * I::kHeadDim / 2 + kStepConsumers - 1) / kStepConsumers;
   StepPair pairs[kOwnPairs][kStepConsumers];
   float2 angles[I::kKinds][kOwnPairs][kStepConsumers];
   StepAttentionSlice slices[I::kKinds];
@@ -38,34 +39,55 @@ struct StepAttentionShared {
   float squares[I::kIsPlain ? 1 : 2][kStepWarps];  // of q and k, for their norms
 };
 
-// Of a block that has the new row; one that has not leaves out its pairs.
+// What a row of the block is: a query of a token, or that token's key or value. The queries of all
+// tokens come first.
+template <typename I>
+struct StepRow {
+  int token, head;  // of the block; 0 of a key or value
+  bool is_new, is_v;
+  __device__ StepRow(const StepAttention& a, int row) {
+    const int n_queries = I::kTokens * a.heads_per_block;
+    is_new = row >= n_queries;
+    const int index = row - n_queries;
+    is_v = is_new && index % 2 == 1;
+    token = I::kTokens == 1 ? 0 : is_new ? index / 2 : int(row >= a.heads_per_block);
+    head = is_new ? 0 : row - token * a.heads_per_block;
+  }
+};
+
+// Of a block that has the new rows; one that has not leaves out their pairs.
+template <typename I>
 __device__ inline StepPair step_pair(const StepAttention& a, const StepAttentionSlice& t,
                                      int index) {
   const int pairs = a.head_dim / 2, row = index / pairs, i = index % pairs;
   StepPair x{};
-  if (row >= a.heads_per_block + 2) {
+  if (row >= I::kTokens * (a.heads_per_block + 2)) {
     x.row = -1;
     return x;
   }
   x.row = int8_t(row);
-  const bool is_v = row == a.heads_per_block + 1;
+  const StepRow<I> which(a, row);
+  const bool is_v = which.is_v;
   const bool turns = !is_v && i < a.n_pairs;
   x.element[0] = uint8_t(turns || is_v ? i : 2 * i);
   x.element[1] = uint8_t(turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1);
-  const int head = row < a.heads_per_block ? t.first_head + row
-                   : is_v                  ? a.n_heads + a.n_kv_heads + t.kv_head
-                                           : a.n_heads + t.kv_head;
+  const int head = !which.is_new ? t.first_head + which.head
+                   : is_v        ? a.n_heads + a.n_kv_heads + t.kv_head
+                                 : a.n_heads + t.kv_head;
 #pragma unroll
   for (int k = 0; k < 2; ++k) x.source[k] = uint16_t(head * a.head_dim + x.element[k]);
   return x;
 }
 
 // The angle of a pair: that of no rotation if the layers of this kind have none.
+template <typename I>
 __device__ inline float2 step_angle(const StepAttention& a, const StepAttentionKind& kind, int pos,
                                     int index) {
   const int pairs = a.head_dim / 2, row = index / pairs, i = index % pairs;
-  const bool turns = row <= a.heads_per_block && i < a.n_pairs && kind.rope != nullptr;
-  return turns ? kind.rope[int64_t{pos} * a.n_pairs + i] : float2{1, 0};
+  const StepRow<I> which(a, row);
+  const bool is_there = row < I::kTokens * (a.heads_per_block + 2);
+  const bool turns = is_there && !which.is_v && i < a.n_pairs && kind.rope != nullptr;
+  return turns ? kind.rope[int64_t{pos + which.token} * a.n_pairs + i] : float2{1, 0};
 }
 
 // Computes what is the same in all layers of a step, or in all of one kind.
@@ -84,16 +106,17 @@ __device__ inline void prepare_attention(const StepParams& p, StepAttentionShare
 #pragma unroll
     for (int k = 0; k < s.kOwnPairs; ++k) {
       const int index = thread + k * kStepConsumers;
-      if (kind == 0) s.pairs[k][thread] = step_pair(a, slice, index);
-      s.angles[kind][k][thread] = step_angle(a, a.kinds[kind], pos, index);
+      if (kind == 0) s.pairs[k][thread] = step_pair<I>(a, slice, index);
+      s.angles[kind][k][thread] = step_angle<I>(a, a.kinds[kind], pos, index);
     }
   }
 }
 
-// The two elements of qkv of a pair, from their words.
-__device__ inline void await_pair(float (&value)[2], const StepParams& p, const StepPair& x,
-                                  uint32_t epoch) {
-  const uint4* const from[2] = {p.words.qkv + x.source[0] / 4, p.words.qkv + x.source[1] / 4};
+// The two elements of a token's qkv of a pair, from their words.
+__device__ inline void await_pair(float (&value)[2], const StepParams& p, int token,
+                                  const StepPair& x, uint32_t epoch) {
+  const uint4* const qkv = p.words.qkv + token * p.words.of_token;
+  const uint4* const from[2] = {qkv + x.source[0] / 4, qkv + x.source[1] / 4};
   StepWord words[2] = {load_word(from[0]), load_word(from[1])};
   Patience patience;
   while (!words[0].is_of(epoch) || !words[1].is_of(epoch)) {
@@ -207,8 +230,13 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
                                      const QueryCodes& query, uint32_t epoch) {
   constexpr int kPairs = StepAttentionShared<I>::kOwnPairs;
   const StepAttention& a = p.attention;
-  const int64_t at_row = cache_row(p, t.kv_head, t.pos);
-  const int n_rows = a.heads_per_block + (t.has_new ? 2 : 0), thread = thread_index();
+  const int n_queries = I::kTokens * a.heads_per_block, thread = thread_index();
+  const int n_rows = n_queries + (t.has_new ? 2 * I::kTokens : 0);
+  int64_t at_row[I::kTokens];
+#pragma unroll
+  for (int token = 0; token < I::kTokens; ++token) {
+    at_row[token] = cache_row(p, t.kv_head, t.pos + token);
+  }
   [[maybe_unused]] float norm_weights[kPairs][2];
   if constexpr (!I::kIsPlain) {
     if (a.qk_norm != QkNorm::None) load_norm_weights<I>(norm_weights, p, layer, t, s);
@@ -217,7 +245,8 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
     const StepPair x = s.pairs[k][thread];
-    if (x.row >= 0 && x.row < n_rows) await_pair(values[k], p, x, epoch);
+    const int token = I::kTokens == 1 ? 0 : StepRow<I>(a, x.row).token;
+    if (x.row >= 0 && x.row < n_rows) await_pair(values[k], p, token, x, epoch);
   }
   if constexpr (!I::kIsPlain) {
     if (a.qk_norm != QkNorm::None) norm_heads<I>(values, norm_weights, p, t, s, epoch);
@@ -227,17 +256,18 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
     const StepPair x = s.pairs[k][thread];
     if (x.row < 0 || x.row >= n_rows) continue;
     float2 turned = attention::rotated(values[k][0], values[k][1], s.angles[kind][k][thread]);
-    const int new_row = x.row - a.heads_per_block;  // 0: the key, 1: the value
-    float* const to = new_row < 0 ? s.q[x.row] : s.new_row[new_row];
-    if (new_row < 0) {
+    const StepRow<I> which(a, x.row);
+    float* const to = which.is_new ? s.new_row[which.token][which.is_v] : s.q[x.row];
+    if (!which.is_new) {
       turned.x *= a.scale_log2;
       turned.y *= a.scale_log2;
     } else if (!a.is_u8) {
       const __half first = __float2half_rn(turned.x), second = __float2half_rn(turned.y);
       turned = {__half2float(first), __half2float(second)};
       if (t.appends) {
+        const int64_t at = I::kTokens > 1 && which.token == 1 ? at_row[I::kTokens - 1] : at_row[0];
         __half* const row =
-            static_cast<__half*>(new_row == 0 ? layer.keys : layer.values) + at_row * a.head_dim;
+            static_cast<__half*>(which.is_v ? layer.values : layer.keys) + at * a.head_dim;
         row[x.element[0]] = first;
         row[x.element[1]] = second;
       }
@@ -247,19 +277,21 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   }
   consumers_sync();
   if (!a.is_u8 || (!t.has_new && query.digits == nullptr)) return;
+  constexpr int kNewRows = 2 * I::kTokens;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
-  if (query.digits != nullptr && warp >= 2) query.template make<I>(s.q, a, warp - 2);
-  if (t.has_new && warp < 2) {  // warp 0: the key; warp 1: the value
-    float* const row = s.new_row[warp];
-    auto* const codes =
-        static_cast<uint8_t*>(warp == 0 ? layer.keys : layer.values) + at_row * a.head_dim;
+  if (query.digits != nullptr && warp >= kNewRows) query.template make<I>(s.q, a, warp - kNewRows);
+  if (t.has_new && warp < kNewRows) {  // even warps: a key; odd ones: a value
+    const bool is_k = warp % 2 == 0;
+    const int64_t at = I::kTokens > 1 && warp >= 2 ? at_row[I::kTokens - 1] : at_row[0];
+    float* const row = s.new_row[warp / 2][warp % 2];
+    auto* const codes = static_cast<uint8_t*>(is_k ? layer.keys : layer.values) + at * a.head_dim;
     float largest = 0;
     for (int i = lane; i < a.head_dim; i += 32) {
       largest = attention::larger_magnitude(largest, row[i]);
     }
     const attention::RowScale scale = attention::row_scale(largest);
     if (lane == 0 && t.appends) {
-      (warp == 0 ? layer.key_scales : layer.value_scales)[at_row] = scale.step;
+      (is_k ? layer.key_scales : layer.value_scales)[at] = scale.step;
     }
     for (int i = lane; i < a.head_dim; i += 32) {
       const uint8_t code = attention::code_of(row[i], scale);
@@ -270,47 +302,58 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   consumers_sync();
 }
 
-// Merges the results of the splits of a group. Each is a word (maximum, sum) for each head,
-// followed by the words of the group's output, not yet divided by the sum. Each block of the group
-// merges split_words words of the output.
+// Merges the results of the splits of a group, for each token. Each is a word (maximum, sum) for
+// each head, followed by the words of the group's output, not yet divided by the sum. Each block of
+// the group merges split_words words of the output.
 template <typename I>
 __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlice& t, float* shared,
                                     uint32_t epoch) {
   const StepAttention& a = p.attention;
   const int heads = a.heads_per_block, split_words = heads + a.group_words;
-  const uint4* const results = p.words.split_results + int64_t{t.group} * a.n_splits * split_words;
   const int first = t.split * a.split_words;
   const int n_words = max(0, min(a.split_words, a.group_words - first));
   const int per_split = heads + n_words;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
-  for (int split = warp; n_words > 0 && split < t.splits; split += kStepWarps) {
-    for (int j = lane; j < per_split; j += 32) {
-      const uint4* const from = results + split * split_words + (j < heads ? j : j + first);
-      StepWord word = load_word(from);
-      for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
-      *reinterpret_cast<float4*>(shared + (split * per_split + j) * 4) =
-          make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
+#pragma unroll
+  for (int token = 0; token < I::kTokens; ++token) {
+    const uint4* const results = p.words.split_results + token * p.words.of_token +
+                                 int64_t{t.group} * a.n_splits * split_words;
+    float* const to = shared + token * kScratchFloats;
+    for (int split = warp; n_words > 0 && split < t.splits; split += kStepWarps) {
+      for (int j = lane; j < per_split; j += 32) {
+        const uint4* const from = results + split * split_words + (j < heads ? j : j + first);
+        StepWord word = load_word(from);
+        for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
+        *reinterpret_cast<float4*>(to + (split * per_split + j) * 4) =
+            make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
+      }
     }
   }
   consumers_sync();
-  for (int begin = 0; begin < 4 * n_words; begin += kStepConsumers) {
-    const int i = begin + thread_index(), word = i / 4;
-    float value = 0;
-    if (word < n_words) {
-      const int head = I::kHeads == 1 ? 0 : (first + word) * 4 / a.head_dim;
-      float top = -INFINITY, sum = 0;
-      for (int split = 0; split < t.splits; ++split) {
-        top = fmaxf(top, shared[(split * per_split + head) * 4]);
+#pragma unroll
+  for (int token = 0; token < I::kTokens; ++token) {
+    const float* const from = shared + token * kScratchFloats;
+    uint4* const attended =
+        p.words.attended + token * p.words.of_token + t.group * a.group_words + first;
+    for (int begin = 0; begin < 4 * n_words; begin += kStepConsumers) {
+      const int i = begin + thread_index(), word = i / 4;
+      float value = 0;
+      if (word < n_words) {
+        const int head = I::kHeads == 1 ? 0 : (first + word) * 4 / a.head_dim;
+        float top = -INFINITY, sum = 0;
+        for (int split = 0; split < t.splits; ++split) {
+          top = fmaxf(top, from[(split * per_split + head) * 4]);
+        }
+        for (int split = 0; split < t.splits; ++split) {
+          const float* const state = from + (split * per_split + head) * 4;
+          const float weight = ptx::exp2_fast(state[0] - top);
+          sum = fmaf(weight, state[1], sum);
+          value = fmaf(weight, from[(split * per_split + heads) * 4 + i], value);
+        }
+        value = __fdividef(value, sum);
       }
-      for (int split = 0; split < t.splits; ++split) {
-        const float* const state = shared + (split * per_split + head) * 4;
-        const float weight = ptx::exp2_fast(state[0] - top);
-        sum = fmaf(weight, state[1], sum);
-        value = fmaf(weight, shared[(split * per_split + heads) * 4 + i], value);
-      }
-      value = __fdividef(value, sum);
+      publish(attended, begin, 4 * n_words, value, epoch);
     }
-    publish(p.words.attended + t.group * a.group_words + first, begin, 4 * n_words, value, epoch);
   }
 }
 
@@ -319,7 +362,7 @@ template <typename I, bool kIsU8, typename Clock>
 __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttention& a,
                                    const CacheStages& cache, const float (*q)[I::kHeadDim],
                                    const StepRing& ring, StepCursor<Clock>& cursor) {
-  constexpr int kHeads = I::kHeads;
+  constexpr int kHeads = I::kQueries;
   constexpr int kN = kHeads == 1 ? 4 : 2;  // rows of a team at a time
   const int n_teams = kStepConsumers >> a.lanes_log, team = thread_index() >> a.lanes_log;
   const int at = (thread_index() & (a.lanes() - 1)) * 8;
@@ -360,13 +403,13 @@ __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttentio
 }
 
 // Computes softmax(q k^T) v of the block's heads and positions. Publishes it as `attended` if the
-// group has one split, else as a result for merge_splits. `memory`: [kStepWarps, heads_per_block,
-// head_dim] floats and behind them, at query_at, QueryCodes; `merging`: memory of merge_splits.
+// group has one split, else as a result for merge_splits. `memory`: [kStepWarps, queries, head_dim]
+// floats and behind them, at query_at, QueryCodes; `merging`: memory of merge_splits.
 template <typename I, typename Clock>
 __device__ inline void attend(const StepParams& p, const StepLayer& layer, int kind,
                               StepAttentionShared<I>& s, float* memory, float* merging,
                               const StepRing& ring, StepCursor<Clock>& cursor, uint32_t epoch) {
-  constexpr int kHeads = I::kHeads;
+  constexpr int kQueries = I::kQueries;
   const StepAttentionSlice t = s.slices[kind];
   if (!t.takes_part) return;
   const StepAttention& a = p.attention;
@@ -382,43 +425,50 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
   OnlineSoftmax<I> softmax;
   const CacheStages cache = s.caches[kind];
   if (query.digits != nullptr) {
-    attend_codes<I>(softmax, a, cache, query, memory + warp * a.heads_per_block * a.head_dim, ring,
-                    cursor);
+    attend_codes<I>(softmax, a, cache, query,
+                    memory + warp * I::kTokens * a.heads_per_block * a.head_dim, ring, cursor);
   } else if (a.is_u8) {
     attend_rows<I, true>(softmax, a, cache, s.q, ring, cursor);
   } else {
     attend_rows<I, false>(softmax, a, cache, s.q, ring, cursor);
   }
-  if (t.has_new && warp == 0) {  // the first team takes the step's own position
-    float own_score[kHeads][1];
+  const int heads = a.heads_per_block;
+  if (t.has_new && warp == 0) {  // the first team takes the step's own positions
     const bool has_row = team == 0;
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      float sum = 0;
+    for (int token = 0; token < I::kTokens; ++token) {
+      const float(&key)[I::kHeadDim] = s.new_row[token][0];
+      const float(&its_value)[I::kHeadDim] = s.new_row[token][1];
+      float own_score[kQueries][1];
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        if (has_columns) sum = fmaf(s.q[h][at + i], s.new_row[0][at + i], sum);
-      sum = team_sum<I>(sum, a.lanes());
-      own_score[h][0] = has_row ? capped<I>(sum, a) : -INFINITY;
+      for (int h = 0; h < kQueries; ++h) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          if (has_columns) sum = fmaf(s.q[h][at + i], key[at + i], sum);
+        sum = team_sum<I>(sum, a.lanes());
+        const bool sees = token == 0 || h >= heads;  // its own token's and those behind
+        own_score[h][0] = has_row && sees ? capped<I>(sum, a) : -INFINITY;
+      }
+      softmax.weigh(own_score);
+      float row[8], weight[kQueries];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) row[i] = has_columns ? its_value[at + i] : 0.0f;
+#pragma unroll
+      for (int h = 0; h < kQueries; ++h) weight[h] = own_score[h][0];
+      softmax.add(weight, row);
     }
-    softmax.weigh(own_score);
-    float row[8], weight[kHeads];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) row[i] = has_columns ? s.new_row[1][at + i] : 0.0f;
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) weight[h] = own_score[h][0];
-    softmax.add(weight, row);
   }
 
   cursor.clock.end_multiply(kAttentionRow);
 
   if (a.lanes() == 8) softmax.merge(8);
   if (I::kHeadDim <= 128 || a.lanes() <= 16) softmax.merge(16);
-  const int heads = a.heads_per_block, n_elements = heads * a.head_dim;
+  const int of_token = heads * a.head_dim, n_elements = I::kTokens * of_token;
   if (lane < a.lanes()) {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      if (h >= heads) break;
+    for (int h = 0; h < kQueries; ++h) {
+      if (h >= I::kTokens * heads) break;
       if (lane == 0) s.states[warp][h] = {softmax.max[h], softmax.sum[h]};
       if (!has_columns) continue;
       float* const to = memory + warp * n_elements + h * a.head_dim + at;
@@ -430,33 +480,36 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
     }
   }
   consumers_sync();
-  uint4* const part =
-      p.words.split_results + (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
-  for (int begin = 0; begin < n_elements; begin += kStepConsumers) {
-    const int e = begin + thread_index();
-    float value = 0;
-    if (e < n_elements) {
-      const int head = kHeads == 1 ? 0 : e / a.head_dim;
-      float top = -INFINITY, sum = 0;
 #pragma unroll
-      for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][head].x);
-      top = through_word(top);
-      const float base = top == -INFINITY ? 0.0f : top;
+  for (int token = 0; token < I::kTokens; ++token) {
+    uint4* const part = p.words.split_results + token * p.words.of_token +
+                        (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
+    uint4* const attended = p.words.attended + token * p.words.of_token + t.group * a.group_words;
+    for (int begin = 0; begin < of_token; begin += kStepConsumers) {
+      const int e = begin + thread_index();
+      float value = 0;
+      if (e < of_token) {
+        const int head = I::kHeads == 1 ? 0 : e / a.head_dim, row = token * heads + head;
+        float top = -INFINITY, sum = 0;
 #pragma unroll
-      for (int w = 0; w < kStepWarps; ++w) {
-        const float2 state = s.states[w][head];
-        const float weight = ptx::exp2_fast(state.x - base);
-        sum = fmaf(weight, state.y, sum);
-        value = fmaf(weight, memory[w * n_elements + e], value);
+        for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][row].x);
+        top = through_word(top);
+        const float base = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+        for (int w = 0; w < kStepWarps; ++w) {
+          const float2 state = s.states[w][row];
+          const float weight = ptx::exp2_fast(state.x - base);
+          sum = fmaf(weight, state.y, sum);
+          value = fmaf(weight, memory[w * n_elements + token * of_token + e], value);
+        }
+        if (t.splits == 1) {
+          value = __fdividef(value, sum);
+        } else if (e == head * a.head_dim) {
+          store_word(part + head, top, sum, 0, 0, epoch);
+        }
       }
-      if (t.splits == 1) {
-        value = __fdividef(value, sum);
-      } else if (e == head * a.head_dim) {
-        store_word(part + head, top, sum, 0, 0, epoch);
-      }
+      publish(t.splits == 1 ? attended : part + heads, begin, of_token, value, epoch);
     }
-    publish(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, begin,
-            n_elements, value, epoch);
   }
   if (t.splits > 1) merge_splits<I>(p, t, merging, epoch);
   consumers_sync();  // `memory` and `merging` are free again

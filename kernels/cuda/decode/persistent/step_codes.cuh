@@ -25,18 +25,18 @@ struct QueryCodes {
     return weights_at(heads, head_dim) + (heads == 1 ? 0 : kStepWarps * heads * 16 * 4);
   }
 
-  // Called by a warp: it writes heads first, first + kStepWarps - 2, ..., zeros for those that the
-  // block does not have.
+  // Called by a warp: it writes heads first, first + the warps without a new row, ..., zeros for
+  // those that the block does not have.
   template <typename I>
   __device__ void make(const float (*q)[I::kHeadDim], const StepAttention& a, int first) const {
     constexpr int kWords = (I::kHeadDim + 127) / 128;  // of a lane, four columns each
     const int lane = thread_index() % 32;
-    for (int head = first; head < I::kHeads; head += kStepWarps - 2) {
+    for (int head = first; head < I::kQueries; head += kStepWarps - 2 * I::kTokens) {
       uint32_t bits[kWords][4], top = 0;
 #pragma unroll
       for (int k = 0; k < kWords; ++k) {
         const int column = 4 * lane + 128 * k;
-        const bool has_columns = column < a.head_dim && head < a.heads_per_block;
+        const bool has_columns = column < a.head_dim && head < I::kTokens * a.heads_per_block;
         const float4 x =
             has_columns ? *reinterpret_cast<const float4*>(q[head] + column) : float4{0, 0, 0, 0};
         const float four[4] = {x.x, x.y, x.z, x.w};
@@ -48,7 +48,7 @@ struct QueryCodes {
       }
       const FixedPoint fixed(__reduce_max_sync(~0u, top));
       if (lane == 0) {
-        reinterpret_cast<float*>(digits + unit_at(I::kHeads, a.head_dim))[head] =
+        reinterpret_cast<float*>(digits + unit_at(I::kQueries, a.head_dim))[head] =
             fixed.unit * kDigitUnit;
       }
 #pragma unroll
@@ -77,7 +77,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
                                     const CacheStages& cache, const QueryCodes& query,
                                     float* memory, const StepRing& ring,
                                     StepCursor<Clock>& cursor) {
-  constexpr int kHeads = I::kHeads, kSets = (kHeads + 1) / 2, kMostChunks = I::kHeadDim / 64;
+  constexpr int kHeads = I::kQueries, kSets = (kHeads + 1) / 2, kMostChunks = I::kHeadDim / 64;
   constexpr bool kHasCodeValues = kHeads == 1 && I::kHeadDim <= CodeValues::kMostHeadDim;
   constexpr float kBase = 0x1.8p23f;
   constexpr int kBits = 0x4b400000;  // the bits of kBase

@@ -14,6 +14,7 @@ struct StepShape {
   int n_pieces;  // from the first stage on
   int in_dim, unit_shift;
   int stage_scale_bytes;  // behind which the minimums of a stage lie
+  int token_stride;       // StepParams
 };
 
 // Clock: StepClock or NoClock.

@@ -9,17 +9,20 @@
 // floats see multiply_rows.
 namespace minfer::cuda {
 
-// `unit`: the factor of the warp's sums. Float weights take all stages, not only `stages`.
+// `unit`: the factor of the warp's sums, for each token. Float weights take all stages, not only
+// `stages`.
 template <typename I, typename Clock>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
-                                float* scratch, StepCursor<Clock>& cursor, int n_tiles, float unit,
+                                int token_stride, float* scratch, StepCursor<Clock>& cursor,
+                                int n_tiles, const float (&unit)[I::kTokens],
                                 const StepStages& stages) {
   const StepShape shape{stages.begin,
                         stages.end - stages.begin,
                         gemv.n_pieces - stages.begin * stage_pieces(gemv.format),
                         gemv.in_dim,
                         gemv.unit_shift,
-                        gemv.stage_scale_bytes};
+                        gemv.stage_scale_bytes,
+                        token_stride};
   [[maybe_unused]] const auto codes = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
       multiply_codes<kFormat, kScales, false, kTiles>(shape, ring, input, scratch, cursor, {}, tile,
@@ -30,7 +33,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
     const uint8_t* const memory = ptx::dynamic_shared<128>();
     const auto scratch_at = int(reinterpret_cast<uint8_t*>(scratch) - memory);
     cursor = multiply_apart<Loop>(shape, ring, int(input - memory), scratch_at, cursor, gemv.table,
-                                  n_tiles, unit);
+                                  n_tiles, unit[0]);
   };
   [[maybe_unused]] const auto products = [&]<StepFormat kFormat, int kUnit, bool kMins>() {
     apart.template operator()<ProductsLoop<kFormat, kUnit, kMins>>();
@@ -62,9 +65,11 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
   } else {
     switch (gemv.format) {
       case StepFormat::F16:
-        return floats.template operator()<false>();
+        if constexpr (I::kTokens == 1) return floats.template operator()<false>();
+        return;
       case StepFormat::BF16:
-        return floats.template operator()<true>();
+        if constexpr (I::kTokens == 1) return floats.template operator()<true>();
+        return;
       case kU4:
         if (gemv.scales == OfRow) return codes.template operator()<kU4, 0>();
         if (gemv.scales == OfPiece) return codes.template operator()<kU4, 1>();

@@ -20,13 +20,17 @@ struct StepRound {
                // still read its sums
 };
 // The block's shared memory without the ring. `scales` holds the scales of a round's rows,
-// `residual` the row of the residual stream that each thread adds to.
+// `residual` the row of the residual stream of each token that a thread adds to. The scratch of a
+// second token lies kScratchFloats behind that of the first.
+template <typename I>
 struct StepMemory {
   uint8_t* input;
   float* first_scratch;
   __half (*scales)[kStepMaxRows];
-  float* residual;
-  __device__ float* scratch(int buffer) const { return first_scratch + buffer * kScratchFloats; }
+  float (*residual)[kStepConsumers];
+  __device__ float* scratch(int buffer) const {
+    return first_scratch + buffer * I::kTokens * kScratchFloats;
+  }
 };
 __device__ inline int phase_of(const StepParams& p, int step) {
   return step == 4 * p.n_layers ? int(kHead) : step % 4;
@@ -39,9 +43,10 @@ __device__ inline int k_split_row(const StepGemv& gemv) {
 
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input.
 template <typename I, typename Clock>
-__device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& layer,
-                                      const StepRound& at, const StepMemory& memory,
-                                      const StepRing& ring, StepCursor<Clock>& cursor, float unit) {
+__device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
+                                      const StepLayer& layer, const StepRound& at,
+                                      const StepMemory<I>& memory, const StepRing& ring,
+                                      StepCursor<Clock>& cursor, const float (&unit)[I::kTokens]) {
   const int halves_log = at.phase == kGateUp ? 1 : 0;
   const bool is_k_split = at.tile < 0;
   float* const scratch = memory.scratch(at.buffer) + (is_k_split ? k_split_row(gemv) : 0);
@@ -50,8 +55,8 @@ __device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& lay
     fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
   }
-  multiply<I>(gemv, ring, memory.input, scratch, cursor, n_tiles << halves_log, unit,
-              is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
+  multiply<I>(gemv, ring, memory.input, p.token_stride, scratch, cursor, n_tiles << halves_log,
+              unit, is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
 }
 
 // The biases of the row that a thread has in a round, or of its row of gate and of up.
@@ -71,16 +76,33 @@ __device__ inline StepBias load_bias(const StepParams& p, const StepGemv& gemv,
   return {bias(0), at.phase == kGateUp ? bias(1) : 0.0f};
 }
 
+// stage_input of each token.
+template <typename I, bool kNorm>
+__device__ __forceinline__ void stage_tokens(const StepParams& p, const StepGemv& gemv,
+                                             StepSource source, uint8_t* input,
+                                             float (*squares)[kStepWarps],
+                                             float (&unit)[I::kTokens]) {
+#pragma unroll
+  for (int token = 0; token < I::kTokens; ++token) {
+    unit[token] =
+        stage_input<I, kNorm>(gemv, source, input + token * p.token_stride, squares[token]);
+    source.words += p.words.of_token;
+    if (source.plain != nullptr) source.plain += p.dim;
+  }
+}
+
 __device__ inline float logit_of(const StepBlock& block, float sum) {
   const float logit = sum * block.logit_scale, cap = block.logit_softcap;
   return cap == 0 ? logit : cap * tanhf(logit / cap);
 }
 
-// Adds the sums of all warps of a round, and publishes the rows or stores them as logits.
+// Adds the sums of all warps of a round for a token, and publishes the rows or stores them as
+// logits.
 template <typename I>
 __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, const StepRound& at,
-                                    const StepMemory& memory, const StepExperts<I>& experts,
-                                    const float* squares, const StepBias& bias, uint32_t epoch) {
+                                    int token, const StepMemory<I>& memory,
+                                    const StepExperts<I>& experts, const float* squares,
+                                    const StepBias& bias, uint32_t epoch) {
   const int thread = thread_index(), phase = at.phase;
   const int halves_log = phase == kGateUp ? 1 : 0, rows_log = gemv.rows_log;
   const int n_rows = min(gemv.round_tiles, gemv.count - at.tile) << rows_log;
@@ -91,7 +113,7 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     const bool has_norm =
         I::kIsPlain ? phase != kWo && phase != kDown : p.block.has_norm_before(phase);
     const float factor = has_norm ? norm_factor(squares, gemv, p.eps) : 1.0f;
-    const float* const scratch = memory.scratch(at.buffer);
+    const float* const scratch = memory.scratch(at.buffer) + token * kScratchFloats;
     const __half* const scales = memory.scales[at.buffer];
     const auto scaled_sum = [&](int row) {
       const float sum = sum_of_row<I>(gemv, scratch, row) * factor;
@@ -113,8 +135,12 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
   if (phase == kHead) {
     if (!has_row || first_row + thread >= gemv.out_dim) return;
     if (!I::kIsPlain) value = logit_of(p.block, value);
-    for (int rank = 0; rank < p.peers.n_ranks; ++rank) {
-      p.peers.logits[rank][p.peers.logits_begin + first_row + thread] = value;
+    if constexpr (I::kTokens == 1) {
+      for (int rank = 0; rank < p.peers.n_ranks; ++rank) {
+        p.peers.logits[rank][p.peers.logits_begin + first_row + thread] = value;
+      }
+    } else {  // one rank
+      p.peers.logits[0][int64_t{token} * gemv.out_dim + first_row + thread] = value;
     }
     return;
   }
@@ -122,29 +148,30 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
   if (phase == kGateUp) {
     words = p.words.hidden;
   } else if (phase != kQkv) {
-    if (p.peers.n_ranks > 1) {
+    if (I::kTokens == 1 && p.peers.n_ranks > 1) {
       value = sum_over_ranks(p.peers, phase == kWo ? 0 : 1, first_row, n_rows, value, epoch);
     }
     if (!I::kIsPlain) value += bias.of_row;
     if (I::kIsPlain || !p.block.has_post_norms()) {
       if (!I::kIsPlain) value *= p.block.residual_scale;
-      value += memory.residual[thread];
-      memory.residual[thread] = value;
+      float& residual = memory.residual[token][thread];
+      value += residual;
+      residual = value;
     }
     words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
   }
-  publish(words + first_row / 4, 0, n_rows, value, epoch);
+  publish(words + token * p.words.of_token + first_row / 4, 0, n_rows, value, epoch);
 }
 
 // The static shared memory of a block.
 template <typename I>
 struct StepStatic {
   uint64_t full[kStepMaxSlots], empty[kStepMaxSlots];
-  float squares[2][kStepWarps], post_squares[kStepWarps];
+  float squares[2][I::kTokens][kStepWarps], post_squares[kStepWarps];
   uint32_t first_epoch;
   int most_copies;
   int k_splits_came;
-  float residual[kStepConsumers];  // a row for each thread
+  float residual[I::kTokens][kStepConsumers];  // a row for each thread
   alignas(16) __half scales[2][kStepMaxRows];
   alignas(16) StepAttentionShared<I> attention;
   StepGemv gemvs[I::kMixes][kStepPhases];
@@ -234,14 +261,18 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   {
     const StepGemv& wo = s_gemvs[0][kWo];  // its slice is that of all mixes
     const int row = (wo.begin << wo.rows_log) + thread;
-    s_residual[thread] = row < p.dim ? __ldcg(p.x + row) : 0.0f;
-    if (!I::kIsPlain) s_residual[thread] *= p.block.embedding_scale;
+#pragma unroll
+    for (int token = 0; token < I::kTokens; ++token) {
+      float& x = s_residual[token][thread];
+      x = row < p.dim ? __ldcg(p.x + token * p.dim + row) : 0.0f;
+      if (!I::kIsPlain) x *= p.block.embedding_scale;
+    }
   }
 
   consumers_sync();
-  const StepMemory memory{shared + step_shared(p).input,
-                          reinterpret_cast<float*>(shared + step_shared(p).scratch), s_scales,
-                          s_residual};
+  const StepMemory<I> memory{shared + step_shared(p).input,
+                             reinterpret_cast<float*>(shared + step_shared(p).scratch), s_scales,
+                             s_residual};
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
   StepCursor cursor{clock};
@@ -260,8 +291,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     const StepGemv& gemv = phases[phase];
     const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
-    float* const squares = s_squares[step % 2];
-    float unit = 1;
+    float(*const squares)[kStepWarps] = s_squares[step % 2];
+    float unit[I::kTokens] = {};
     if (thread_index() == 0) {
       allow_copies(&s_most_copies, phase == kWo ? p.copies_of_gemv : p.copies_of_exchange);
     }
@@ -281,13 +312,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
       if (phase == kWo || phase == kDown) {
         source.words = phase == kWo ? p.words.attended : p.words.hidden;
-        unit = stage_input<I, false>(gemv, source, memory.input, squares);
+        stage_tokens<I, false>(p, gemv, source, memory.input, squares, unit);
       } else {
         source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
         source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
         source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
         if constexpr (I::kIsPlain) {
-          unit = stage_input<I, true>(gemv, source, memory.input, squares);
+          stage_tokens<I, true>(p, gemv, source, memory.input, squares, unit);
         } else {
           const ResidualSource of_residual{source,
                                            layer.post_norms[phase == kGateUp ? 1 : 0],
@@ -303,10 +334,10 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                                          p.router.is_bf16,
                                          p.words.router_logits + first_router_row,
                                          s_experts.logit_sums,
-                                         squares};
-            unit = stage_input<I, true>(gemv, of_router, memory.input, squares);
+                                         squares[0]};
+            unit[0] = stage_input<I, true>(gemv, of_router, memory.input, squares[0]);
           } else {
-            unit = stage_input<I, true>(gemv, of_residual, memory.input, squares);
+            unit[0] = stage_input<I, true>(gemv, of_residual, memory.input, squares[0]);
           }
         }
       }
@@ -333,28 +364,31 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};
       const StepBias bias = load_bias<I>(p, gemv, layer, round);
-      multiply_round<I>(gemv, layer, round, memory, ring, cursor, unit);
+      multiply_round<I>(p, gemv, layer, round, memory, ring, cursor, unit);
       float* const k_split_scratch = memory.scratch(round.buffer) + k_split_row(gemv);
       if (tile < 0) {
         if (gemv.k_split.index != 0) {
-          send_k_split(p, gemv, k_split_scratch, &s_k_splits_came, epoch);
+          send_k_split<I>(p, gemv, k_split_scratch, &s_k_splits_came, epoch);
         }
         tile = 0;
         continue;
       }
       cursor.clock.end_multiply(phase);
-      StepWord k_split_word{};
+      StepWord k_split_words[I::kTokens] = {};
       const bool adds = tile == 0 && adds_k_splits(gemv);
-      if (adds) k_split_word = load_k_splits(p, gemv);
+      if (adds) {
+#pragma unroll
+        for (int token = 0; token < I::kTokens; ++token) {
+          k_split_words[token] = load_k_splits(p, gemv, token);
+        }
+      }
       ptx::copy_async_wait<0>();
       consumers_sync();
       if (adds) {
         const bool has_norm = I::kIsPlain || p.block.has_norm_before(phase);
-        float scale = has_norm ? norm_factor(squares, gemv, p.eps) : 1.0f;
         const int row = k_split_row(gemv) + thread_index() % 32;
-        if (gemv.has_row_scales()) {
-          scale *= __half2float(s_scales[round.buffer][scale_place(row)]);
-        }
+        const float row_scale =
+            gemv.has_row_scales() ? __half2float(s_scales[round.buffer][scale_place(row)]) : 1.0f;
         float its_bias = 0;
         if (!I::kIsPlain && p.block.has_biases) {
           const int lane = thread_index() % 32;
@@ -365,9 +399,17 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         if constexpr (I::kHasExperts) {
           factor = expert_weight(p, gemv, s_experts, gemv.k_split.tile);
         }
-        add_k_splits<I>(p, gemv, k_split_scratch, k_split_word, scale, its_bias, factor, epoch);
+#pragma unroll
+        for (int token = 0; token < I::kTokens; ++token) {
+          const float norm = has_norm ? norm_factor(squares[token], gemv, p.eps) : 1.0f;
+          add_k_splits<I>(p, gemv, token, k_split_scratch + token * kScratchFloats,
+                          k_split_words[token], norm * row_scale, its_bias, factor, epoch);
+        }
       }
-      finish_round<I>(p, gemv, round, memory, s_experts, squares, bias, epoch);
+#pragma unroll
+      for (int token = 0; token < I::kTokens; ++token) {
+        finish_round<I>(p, gemv, round, token, memory, s_experts, squares[token], bias, epoch);
+      }
       cursor.clock.end(phase, kPublish);
       buffer ^= 1;
       tile += gemv.round_tiles;

@@ -223,12 +223,14 @@ struct Codes<StepFormat::U8> {
 };
 
 // The staged digits of the first stage's columns, as lane (g, t) reads them: those of one place are
-// columns 0, 2, 4 and 6 of the B operand, and once more the columns behind these. Those of a lane
-// are adjacent in each 64 columns, of U8 in each 32 (digit_place).
-template <typename L>
+// columns 0, 2, 4 and 6 of the B operand, and the columns behind these are those of a second token,
+// or once more the same. Those of a lane are adjacent in each 64 columns, of U8 in each 32
+// (digit_place).
+template <typename L, int kTokens = 1>
 __device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const uint8_t* input) {
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
-  return input + g / 2 * digit_stride(shape.in_dim) + t * (8 * min(L::kMmas, 2)) +
+  const int of_token = kTokens == 1 ? 0 : g % 2 * shape.token_stride;
+  return input + of_token + g / 2 * digit_stride(shape.in_dim) + t * (8 * min(L::kMmas, 2)) +
          shape.first_stage * (L::kPieces * 32 * L::kMmas);
 }
 // The lane's B operands of a piece.
@@ -268,16 +270,18 @@ __device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t
   }
 }
 
-// Adds the digits of x: lane (g, t) has the sums of digit t for rows g and g + 8 of each tile, the
-// latter times kUpperUnit; the four lanes of a quad add theirs, and two of them keep each row.
-template <int kUpperUnit, int kTiles>
-__device__ inline void add_digits(const float (&total)[kTiles][2], float* scratch, float unit) {
+// Adds the digits of x of a token: lane (g, t) has the sums of digit t for rows g and g + 8 of each
+// tile, the latter times kUpperUnit; the four lanes of a quad add theirs, and two of them keep each
+// row.
+template <int kUpperUnit, int kTiles, int kTokens>
+__device__ inline void add_digits(const float (&total)[kTiles][2][kTokens], int token,
+                                  float* scratch, float unit) {
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit * unit;
-  float* const to = scratch + warp * kStepMaxRows + g;
+  float* const to = scratch + token * kScratchFloats + warp * kStepMaxRows + g;
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
-    const float low = total[j][0] * digit, high = total[j][1] * (digit / kUpperUnit);
+    const float low = total[j][0][token] * digit, high = total[j][1][token] * (digit / kUpperUnit);
     const bool odd = t & 1;
     float sum = (odd ? high : low) + __shfl_xor_sync(~0u, odd ? low : high, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
@@ -291,20 +295,21 @@ __device__ inline void add_digits(const float (&total)[kTiles][2], float* scratc
 // are exact. The sum of a piece stays below 2^22 in magnitude, so that added to the bits of the
 // float 1.5 * 2^23 it gives that float plus the sum. The int32 sum of a row has room for 65536
 // columns. With kMins the codes have no zero code, and the minimum of a scale's columns is
-// multiplied by the sum of x over them.
-template <StepFormat kFormat, int kScales, bool kMins, int kTiles, typename Clock>
+// multiplied by the sum of x over them. The sums of a second token are those of columns 1, 3, 5 and
+// 7, and go to scratch kScratchFloats behind those of the first.
+template <StepFormat kFormat, int kScales, bool kMins, int kTiles, typename Clock, int kTokens>
 __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
                                       const uint8_t* input, float* scratch,
                                       StepCursor<Clock>& cursor, const TableBytes& table, int tile,
-                                      float unit) {
+                                      const float (&unit)[kTokens]) {
   using L = Codes<kFormat>;
-  static_assert(!kMins || kScales != 0);
+  static_assert(!kMins || (kScales != 0 && kTokens == 1));
   constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4;
-  const uint8_t* const x = digits_of_lane<L>(shape, input);
+  const uint8_t* const x = digits_of_lane<L, kTokens>(shape, input);
   const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
-  float total[kTiles][2] = {};             // kScales != 0: scaled sums of rows g and g + 8
+  float total[kTiles][2][kTokens] = {};    // kScales != 0: scaled sums of rows g and g + 8
   int sums[kTiles][4] = {}, zero[4] = {};  // kScales == 0: sums of codes, and of minus zero codes
   cursor.template take<kTiles, 16 / kTiles>(
       ring, shape.n_stages, [&](int stage, const auto& slots) {
@@ -331,7 +336,10 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
             }
             if constexpr (kScales != 0 && L::kUpperHoldsLower) {
 #pragma unroll
-              for (int i = 0; i < kSums; ++i) begin[i][2] += begin[i][0] - kBits;
+              for (int i = 0; i < kSums; ++i) {
+#pragma unroll
+                for (int k = 0; k < kTokens; ++k) begin[i][2 + k] += begin[i][k] - kBits;
+              }
             }
           }
 #pragma unroll
@@ -363,15 +371,20 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
               for (int i = 0; i < kSums; ++i) {
                 const int unit = kScales == 2 ? 2 * in_stage + i : in_stage >> pieces_shift;
                 const float2 f = __half22float2(scales[unit * 8]);
-                const float low = __int_as_float(own[i][0]), high = __int_as_float(own[i][2]);
-                total[j][0] = fmaf(low - kBase, f.x, total[j][0]);
-                total[j][1] = fmaf(high - (L::kUpperHoldsLower ? low : kBase), f.y, total[j][1]);
+#pragma unroll
+                for (int k = 0; k < kTokens; ++k) {
+                  const float low = __int_as_float(own[i][k]);
+                  const float high = __int_as_float(own[i][2 + k]);
+                  const float less = L::kUpperHoldsLower ? low : kBase;
+                  total[j][0][k] = fmaf(low - kBase, f.x, total[j][0][k]);
+                  total[j][1][k] = fmaf(high - less, f.y, total[j][1][k]);
+                }
                 if constexpr (kMins) {
                   const auto* const mins = reinterpret_cast<const float2*>(slots[j] + kStageBytes +
                                                                            shape.stage_scale_bytes);
                   const float2 min = mins[unit * 8 + g];
-                  total[j][0] = fmaf(sum_of_x[i], min.x, total[j][0]);
-                  total[j][1] = fmaf(sum_of_x[i], min.y * L::kUpperUnit, total[j][1]);
+                  total[j][0][0] = fmaf(sum_of_x[i], min.x, total[j][0][0]);
+                  total[j][1][0] = fmaf(sum_of_x[i], min.y * L::kUpperUnit, total[j][1][0]);
                 }
               }
             }
@@ -390,11 +403,18 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   if constexpr (kScales == 0) {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      total[j][0] = float(sums[j][0] + zero[0]);
-      total[j][1] = float(sums[j][2] - (L::kUpperHoldsLower ? sums[j][0] : 0) + zero[2]);
+#pragma unroll
+      for (int k = 0; k < kTokens; ++k) {
+        const int less = L::kUpperHoldsLower ? sums[j][k] : 0;
+        total[j][0][k] = float(sums[j][k] + zero[k]);
+        total[j][1][k] = float(sums[j][2 + k] - less + zero[2 + k]);
+      }
     }
   }
-  add_digits<L::kUpperUnit>(total, scratch + tile * kTileRows, unit);
+#pragma unroll
+  for (int k = 0; k < kTokens; ++k) {
+    add_digits<L::kUpperUnit>(total, k, scratch + tile * kTileRows, unit[k]);
+  }
 }
 
 // Calls Loop::run<number of tiles> for all tiles of a round, as a function of its own with copies
@@ -409,8 +429,9 @@ __device__ __attribute__((noinline)) StepCursor<Clock> multiply_apart(
   uint8_t* const memory = ptx::dynamic_shared<128>();
   ring.slots = memory;
   float* const scratch = reinterpret_cast<float*>(memory + scratch_at);
+  const float units[] = {unit};
   each_group(n_tiles, [&]<int kTiles>(int tile) {
-    Loop::template run<kTiles>(shape, ring, memory + input_at, scratch, cursor, table, tile, unit);
+    Loop::template run<kTiles>(shape, ring, memory + input_at, scratch, cursor, table, tile, units);
   });
   return cursor;
 }

@@ -84,10 +84,13 @@ enum class StepWeights { Floats, Int4, Codes, Mixed };
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone. Those that are mixed and not plain compute
 // mixtures of experts, too. kCounts: clocks (step_clocks.cuh). There are so many because code costs
-// time even where it does not run, small models most: docs/lab/decode-2026-11.md.
-template <int kHeads_, int kHeadDim_, bool kIsPlain_, StepWeights kWeights, bool kCounts_>
+// time even where it does not run, small models most: docs/lab/decode-2026-11.md. kTokens: of one
+// sequence, at consecutive positions; two only in plain instances for codes.
+template <int kHeads_, int kHeadDim_, bool kIsPlain_, StepWeights kWeights, bool kCounts_,
+          int kTokens_ = 1>
 struct StepInstance {
-  static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
+  static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_, kTokens = kTokens_;
+  static constexpr int kQueries = kTokens * kHeads;  // most queries of a block
   static constexpr bool kIsPlain = kIsPlain_, kCounts = kCounts_;
   static constexpr bool kIsFloat = kWeights == StepWeights::Floats;
   static constexpr bool kIsInt4 = kWeights == StepWeights::Int4;
@@ -95,6 +98,7 @@ struct StepInstance {
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
+  static_assert(kTokens == 1 || (kTokens == 2 && kIsPlain && !kIsFloat && !kIsMixed && !kCounts));
 };
 
 constexpr int kMinsOverScales = 2;  // bytes of minimums, F32, over those of their scales, F16
@@ -242,8 +246,9 @@ __host__ __device__ constexpr int first_matrix(int phase) {
 
 // The flagged words of the vectors that blocks exchange (step_exchange.cuh). `split_results`: the
 // results of attention splits; `gate_up_splits`: the partial sums of K splits.
-// `router_logits`: a word for each.
+// `router_logits`: a word for each. Those of a second token are of_token words behind.
 struct StepWords {
+  int64_t of_token;
   uint4 *qkv, *split_results, *attended, *after_attention, *gate_up_splits, *hidden, *after_ffn;
   uint4* router_logits;
 };
@@ -365,7 +370,7 @@ struct StepParams {
   StepRouter router;
   StepWords words;
   StepPeers peers;
-  const float* x;        // [dim], the embedding
+  const float* x;        // [n_tokens, dim], the embeddings
   const int32_t* pages;  // page table of the sequence, in the order of positions
   const StepInput* input;
   StepClocks* clocks;  // [blocks], of an instance that counts; else null
@@ -375,6 +380,8 @@ struct StepParams {
   // Most stages whose copies are in flight, at most n_slots: while the block waits for a vector,
   // and while it multiplies or attends.
   int copies_of_exchange, copies_of_gemv;
+  int n_tokens;        // of the instance
+  int token_stride;    // bytes from the staged activations of one token to those of the next
   int input_bytes;     // of shared memory for staged activations; attention uses the same memory
   int residual_bytes;  // of the block's own residual stream, if it has one
   int n_mixes;
@@ -403,7 +410,7 @@ __host__ __device__ inline StepShared step_shared(const StepParams& p) {
   at.ring = 0;
   at.input = p.n_slots * p.slot_bytes;
   at.scratch = at.input + p.input_bytes;
-  at.residual = at.scratch + 2 * kScratchFloats * 4;
+  at.residual = at.scratch + 2 * p.n_tokens * kScratchFloats * 4;
   at.total = at.residual + p.residual_bytes;
   return at;
 }
@@ -420,5 +427,7 @@ struct StepKernel {
 // there is none for large heads. Each kind of weights has a file of its own: they compile at once.
 template <StepWeights kWeights>
 StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
+// The same for two tokens: plain instances alone, Int4 or Codes, heads of at most 128 elements.
+StepFunction two_token_kernel_of(StepWeights weights, int heads_per_block);
 
 }  // namespace minfer::cuda

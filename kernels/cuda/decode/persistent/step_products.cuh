@@ -20,7 +20,7 @@ template <StepFormat kFormat, int kUnit, bool kMins, int kTiles, typename Clock>
 __device__ inline void multiply_products(const StepShape& shape, const StepRing& ring,
                                          const uint8_t* input, float* scratch,
                                          StepCursor<Clock>& cursor, const TableBytes& table,
-                                         int tile, float unit) {
+                                         int tile, const float (&unit)[1]) {
   using L = Codes<kFormat>;
   constexpr int kColumns = 32 * L::kMmas, kOwn = L::kPieces / kStepWarps;
   constexpr int kUnitsOfPiece = kColumns / kUnit, kUnits = kOwn * kUnitsOfPiece;
@@ -47,7 +47,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   const int high_byte = g % 2 * 8;  // the lane's half of the sums of x
   const bool has_sums = t == g / 2;
 
-  float total[kTiles][2] = {};
+  float total[kTiles][2][1] = {};
   cursor.template take<kTiles, 16 / kTiles>(
       ring, shape.n_stages, [&](int stage, const auto& slots) {
         if (stage * L::kPieces + warp * kOwn >= shape.n_pieces) return;
@@ -128,8 +128,10 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
             low_row = sum_of_scaled[0];
             high_row = sum_of_scaled[2];
           }
-          total[j][0] = fmaf(float(low_row), factor.x, total[j][0]);
-          total[j][1] = fmaf(float(high_row), factor.y, total[j][1]);
+          float& low_total = total[j][0][0];
+          float& high_total = total[j][1][0];
+          low_total = fmaf(float(low_row), factor.x, low_total);
+          high_total = fmaf(float(high_row), factor.y, high_total);
           if constexpr (kMins) {
             const uint8_t* const mins = record + kScaleBytes;
             const float2 min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
@@ -141,13 +143,13 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
               ptx::mma_m16n8k16<false>(sum, four.x ^ 0x80808080, four.y ^ 0x80808080, sums_of_x[i],
                                        sum);
             }
-            total[j][0] = fmaf(float(sum[0] + 256 * sum[1]), min_factor.x, total[j][0]);
-            total[j][1] =
-                fmaf(float(sum[2] + 256 * sum[3]), min_factor.y * L::kUpperUnit, total[j][1]);
+            low_total = fmaf(float(sum[0] + 256 * sum[1]), min_factor.x, low_total);
+            high_total =
+                fmaf(float(sum[2] + 256 * sum[3]), min_factor.y * L::kUpperUnit, high_total);
           }
         }
       });
-  add_digits<L::kUpperUnit>(total, scratch + tile * kTileRows, unit);
+  add_digits<L::kUpperUnit>(total, 0, scratch + tile * kTileRows, unit[0]);
 }
 
 template <StepFormat kFormat, int kUnit, bool kMins>

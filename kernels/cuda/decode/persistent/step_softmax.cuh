@@ -75,7 +75,7 @@ __device__ inline float team_sum(float x, int lanes) {
 // lane has eight elements of a row.
 template <typename I>
 struct OnlineSoftmax {
-  static constexpr int kHeads = I::kHeads;
+  static constexpr int kHeads = I::kQueries;
   float max[kHeads], sum[kHeads], out[kHeads][8];
 
   __device__ OnlineSoftmax() {

@@ -20,9 +20,10 @@ static_assert((kStepMaxKSplits - 1) * kKSplitWords == 32, "a lane asks for one w
 static_assert(kStepMaxRows / 2 <= 32 * kKSplitWarp, "no rows of whole pairs in the last warp");
 
 // The flagged words of all K splits of the block's pair but the first, one after another.
-__device__ inline uint4* k_split_words(const StepParams& p, const StepGemv& gemv) {
+__device__ inline uint4* k_split_words(const StepParams& p, const StepGemv& gemv, int token) {
   const int pair = gemv.k_split.tile - gemv.slice.n_tiles;
-  return p.words.gate_up_splits + pair * (gemv.n_k_splits - 1) * kKSplitWords;
+  return p.words.gate_up_splits + token * p.words.of_token +
+         pair * (gemv.n_k_splits - 1) * kKSplitWords;
 }
 
 // Whether this warp adds the K splits of a pair.
@@ -33,6 +34,7 @@ __device__ inline bool adds_k_splits(const StepGemv& gemv) {
 // Sends the sums of a K split that is not the first; the warp has left its own in `scratch`. The
 // last warp to arrive here sends the sums of all warps, so that no warp waits. `n_came` counts the
 // arrivals of warps here since the step began.
+template <typename I>
 __device__ inline void send_k_split(const StepParams& p, const StepGemv& gemv, const float* scratch,
                                     int* n_came, uint32_t epoch) {
   const int lane = thread_index() % 32;
@@ -42,31 +44,35 @@ __device__ inline void send_k_split(const StepParams& p, const StepGemv& gemv, c
   if (lane == 0) before = atomicAdd(n_came, 1);
   if (__shfl_sync(~0u, before, 0) % kStepWarps != kStepWarps - 1) return;
   __threadfence_block();
-  uint4* const to = k_split_words(p, gemv) + (gemv.k_split.index - 1) * kKSplitWords;
-  publish(to, lane - thread_index(), 32, sum_of_warps(scratch, lane), epoch);
+#pragma unroll
+  for (int token = 0; token < I::kTokens; ++token) {
+    uint4* const to = k_split_words(p, gemv, token) + (gemv.k_split.index - 1) * kKSplitWords;
+    publish(to, lane - thread_index(), 32, sum_of_warps(scratch + token * kScratchFloats, lane),
+            epoch);
+  }
 }
 
 // Loads the lane's word of the other K splits, without waiting for it. kKSplitWarp of the block
 // with the first K split calls it.
-__device__ inline StepWord load_k_splits(const StepParams& p, const StepGemv& gemv) {
+__device__ inline StepWord load_k_splits(const StepParams& p, const StepGemv& gemv, int token) {
   const int lane = thread_index() % 32;
   if (lane >= (gemv.n_k_splits - 1) * kKSplitWords) return {};
-  return load_word(k_split_words(p, gemv) + lane);
+  return load_word(k_split_words(p, gemv, token) + lane);
 }
 
 // Adds the other K splits to the first and publishes the pair's rows of act(gate) * up. It is
 // called after consumers_sync. `word` comes from load_k_splits; `scale` and `bias` are those of the
-// lane's row, `factor` that of the results; `scratch` holds the sums of the warps, then those of
-// the other K splits.
+// lane's row, `factor` that of the results; `scratch` holds the sums of the warps for the token,
+// then those of the other K splits.
 template <typename I>
-__device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, float* scratch,
-                                    StepWord word, float scale, float bias, float factor,
-                                    uint32_t epoch) {
+__device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, int token,
+                                    float* scratch, StepWord word, float scale, float bias,
+                                    float factor, uint32_t epoch) {
   const int lane = thread_index() % 32;
   float sum = sum_of_warps(scratch, lane);
   __syncwarp();
   if (lane < (gemv.n_k_splits - 1) * kKSplitWords) {
-    const uint4* const from = k_split_words(p, gemv) + lane;
+    const uint4* const from = k_split_words(p, gemv, token) + lane;
     for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
     *reinterpret_cast<float4*>(scratch + lane / kKSplitWords * kStepMaxRows +
                                lane % kKSplitWords * 4) =
@@ -78,7 +84,8 @@ __device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, f
   }
   sum = fmaf(sum, scale, bias);
   const float up = __shfl_down_sync(~0u, sum, kTileRows);
-  publish(p.words.hidden + gemv.k_split.tile * (kTileRows / 4), -32 * kKSplitWarp, kTileRows,
+  uint4* const hidden = p.words.hidden + token * p.words.of_token;
+  publish(hidden + gemv.k_split.tile * (kTileRows / 4), -32 * kKSplitWarp, kTileRows,
           activated<I>(p, sum) * up * factor, epoch);
 }
 

@@ -1,0 +1,70 @@
+#include "tests/kernels/cuda/step_models.h"
+
+// The persistent step of two tokens of a sequence.
+namespace minfer::test {
+namespace {
+
+constexpr int64_t kSteps = 2;
+
+cuda::PersistentStep::Tuning tuning_of(const StepCase& c) {
+  // In the first step a block has one query head of those that share keys and values.
+  return {.few_positions = c.n_heads > c.n_kv_heads ? c.pos + 1 : 0,
+          .elements_alone = 128 * c.head_dim,
+          .n_tokens = 2};
+}
+
+const StepCase& case_named(std::string_view name) {
+  return *std::ranges::find(kCases, name, &StepCase::name);
+}
+
+// What a step leaves of its logits.
+std::vector<float> run(cuda::CapturedStep& step, std::span<const DecodeRow> rows) {
+  step.capture(cuda::StepEnd::Logits);
+  step.set_input(rows);
+  if (step.begins_epochs()) step.clear_epochs();
+  step.launch(cuda::StepEnd::Logits, rows.front().pos);
+  step.synchronize();
+  return {step.host_logits().begin(), step.host_logits().end()};
+}
+
+class TwoTokens : public testing::TestWithParam<const char*> {};
+
+// Each token as by itself: it sees the keys and values of those in front of it and none behind it.
+TEST_P(TwoTokens, AreComputedAtOnce) {
+  const StepCase& c = case_named(GetParam());
+  SmallModel small(c);
+  emulated::g_static_shared_bytes = 40 << 10;
+  const auto two = cuda::PersistentStep::make(stream(), DType::F16, small.model(), tuning_of(c));
+  ASSERT_TRUE(two);
+  for (int64_t i = 0; i < kSteps; ++i) {
+    const int64_t pos = c.pos + 2 * i;
+    const DecodeRow rows[] = {{TokenId(i * 67 % kVocab), pos, kPages},
+                              {TokenId((i * 31 + 5) % kVocab), pos + 1, kPages}};
+    const std::vector<float> logits = run(*two, rows);
+    ASSERT_EQ(std::ssize(logits), 2 * kVocab);
+    for (int64_t t = 0; t < 2; ++t) {
+      const std::span<const float> own(logits.data() + t * kVocab, kVocab);
+      const double error =
+          error_of(std::vector(own.begin(), own.end()), small.logits(rows[t].token, rows[t].pos));
+      EXPECT_LE(error, kMostError) << "step " << i << ", token " << t;
+    }
+    EXPECT_EQ(run(*two, rows), logits) << "step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, TwoTokens,
+                         testing::Values("U4", "FewRows", "Int4U8Output", "U4InParts", "U8InParts",
+                                         "U4QkvInRounds", "U8InRounds"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(TwoTokensOf, FloatsMixesAndOtherBlocksAreNotThere) {
+  for (const char* name : {"F16", "U8F16Output", "Qwen", "Q4KM", "Gemma2"}) {
+    SmallModel small(case_named(name));
+    EXPECT_FALSE(cuda::PersistentStep::make(stream(), DType::F16, small.model(),
+                                            tuning_of(case_named(name))))
+        << name;
+  }
+}
+
+}  // namespace
+}  // namespace minfer::test
