@@ -22,7 +22,7 @@ TokenId chosen_on_card(const DeviceTensor& logits, const DecodeSampling& samplin
     return Tensor{&value, DType::U8, {int64_t{sizeof value}}};
   };
   auto its_choice = *choice;
-  cuda::StepInput input{77, pos, 5};
+  cuda::StepInput input{{77}, pos, 5};
   const DeviceTensor choice_dev = to_device(bytes_of(its_choice));
   const DeviceTensor input_dev = to_device(bytes_of(input));
   cuda::PinnedArray<TokenId> chosen(2);
@@ -33,7 +33,7 @@ TokenId chosen_on_card(const DeviceTensor& logits, const DecodeSampling& samplin
   std::memcpy(&input, to_host(input_dev).view().data, sizeof input);
   const TokenId id = chosen.data()[pos % 2];
   EXPECT_EQ(chosen.data()[(pos + 1) % 2], -77);
-  EXPECT_EQ(input.token, std::max(id, 0));
+  EXPECT_EQ(input.tokens[0], std::max(id, 0));
   EXPECT_EQ(input.pos, pos + 1);
   EXPECT_EQ(input.epoch, 5 + kEpochs);
   return id;
