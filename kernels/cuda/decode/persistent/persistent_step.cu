@@ -195,11 +195,13 @@ void tune(StepParams& p) {
   }
 }
 
+// Whether all matrices are codes that the instances for two tokens have.
 bool are_codes_alone(const StepMixes& mixed) {
-  return mixed.weights == StepWeights::Int4 || mixed.weights == StepWeights::Codes
-             ? std::ranges::all_of(mixed.mixes.front().phases,
-                                   [](const StepGemv& gemv) { return are_codes(gemv.format); })
-             : false;
+  const bool has_instance =
+      mixed.weights == StepWeights::Int4 || mixed.weights == StepWeights::Codes;
+  return has_instance && std::ranges::all_of(mixed.mixes.front().phases, [](const StepGemv& gemv) {
+           return are_codes(gemv.format);
+         });
 }
 
 StepKernel kernel_for(StepWeights weights, const StepAttention& a, bool is_plain) {
@@ -277,7 +279,8 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
   }
 
   const bool has_two = tuning.n_tokens == 2;
-  if (has_two && (!is_plain(model, *mixed) || !are_codes_alone(*mixed) || spec.head_dim > 128)) {
+  if (has_two && (!is_plain(model, *mixed) || !are_codes_alone(*mixed) || spec.head_dim > 128 ||
+                  model.output->out_dim != model.vocab_size)) {
     return {};
   }
   std::vector<Variant> variants;
