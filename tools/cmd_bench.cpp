@@ -417,7 +417,8 @@ void add_bench_command(CommandNode& root, Context& context) {
                    Show::More);
   add_device_options(command, options->device);
   command.exclude({"--synthetic"}, {"--model"});  // both may be named, but MINFER_MODEL yields
-  command.exclude({"--draft-tokens"}, {"--parallel"});
+  command.exclude({"--draft-tokens!=0"}, {"--parallel!=1"});
+  command.exclude({"--output"}, {"--json"});
   command.add_command("limits", "Bandwidth and arithmetic that the machine has",
                       "  minfer bench limits --json",
                       [options, &context] { run_limits(*options, context); });

@@ -242,7 +242,7 @@ void add_eval_perplexity_command(CommandNode& eval, Context& context) {
                       "Tokens in one pass: a part of a window, or several whole ones", Show::More);
   add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);
-  command.need({"--stride"}, {"--convention"});
+  command.need({"--stride"}, {"--convention=hf-stride"});
 }
 
 }  // namespace minfer

@@ -287,7 +287,7 @@ void add_generate_command(CommandNode& root, Context& context) {
   add_sampling_options(command, *options);
   add_context_options(command, *options, "what prompt and -n need, within the trained one");
   command.exclude({"--prompts"}, {"PROMPT", "--prompt", "--file", "--prompt-ids", "--messages",
-                                  "--jsonl", "--echo", "--draft"});
+                                  "--jsonl", "--echo", "--draft=lookup"});
   command.need({"--logprobs"}, {"--json", "--jsonl", "--prompts"});
 }
 

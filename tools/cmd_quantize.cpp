@@ -349,6 +349,7 @@ void add_quantize_command(CommandNode& root, Context& context) {
                    "Refuse tensors whose rows are no whole groups, which become int8 otherwise");
   command.add_integer("-t,--threads", options->n_threads, 0, 1024,
                       "Threads; 0: one for each core that the process may use");
+  command.need({"--calibration"}, {"--method=gptq"});
   command.exclude({"--gguf"}, {"--type", "--group", "--asymmetric", "--tensor", "--head-type",
                                "--embed-type", "--single-file"});
 }

@@ -1,6 +1,7 @@
 #include "tools/command_line.h"
 
 #include <algorithm>
+#include <set>
 
 #include "kernels/base/error.h"
 
@@ -175,34 +176,59 @@ void CommandNode::need(std::vector<std::string> some, std::vector<std::string> o
   rules_.push_back({std::move(some), std::move(others), false});
 }
 
-// Those that exclude each other come first: what has yielded is there for no other option.
+CommandNode::Option& CommandNode::option_of(const std::string& term) {
+  Option* const found = option_named(term.substr(0, term.find_first_of("!=")));
+  MINFER_CHECK(found != nullptr, full_name(), " has no option ", term);
+  return *found;
+}
+
+bool CommandNode::holds(const std::string& term) {
+  const Option& option = option_of(term);
+  const size_t equals = term.find('=');
+  if (option.given.empty()) return false;
+  if (equals == std::string::npos) {
+    return option.takes_value || parse_flag(option.given_as, option.given.back());
+  }
+  const bool is_value = option.given.back() == term.substr(equals + 1);
+  return is_value == (term[equals - 1] != '!');
+}
+
+// From near to far, so that what has yielded drops no other option; nor does what needs another one
+// in vain.
 void CommandNode::drop_what_yields() {
-  const auto option = [&](const std::string& name) -> Option& {
-    Option* const found = option_named(name);
-    MINFER_CHECK(found != nullptr, full_name(), " has no option ", name);
-    return *found;
-  };
-  const auto is_on = [&](const std::string& name) { return option(name).is_on(); };
+  std::vector<const Rule*> rules;
+  std::set<int64_t> distances;
   for (const CommandNode* node = this; node != nullptr; node = node->parent_) {
-    for (const Rule& rule : node->rules_) {
-      if (!rule.excludes) continue;
-      for (const std::string& name : rule.some) {
-        for (const std::string& other : rule.others) {
-          Option &a = option(name), &b = option(other);
-          if (!a.is_on() || !b.is_on() || a.distance == b.distance) continue;
-          (a.distance > b.distance ? a : b).given.clear();
+    for (const Rule& rule : node->rules_) rules.push_back(&rule);
+    for (const auto& option : node->readers_) distances.insert(option->distance);
+  }
+  const auto drop_what_needs_in_vain = [&] {
+    for (const Rule* rule : rules) {
+      if (rule->excludes) continue;
+      if (std::ranges::any_of(rule->others, [&](const auto& other) { return holds(other); })) {
+        continue;
+      }
+      for (const std::string& term : rule->some) {
+        Option& option = option_of(term);
+        if (option.distance > 0) option.given.clear();
+      }
+    }
+  };
+  drop_what_needs_in_vain();
+  for (const int64_t distance : distances) {
+    for (const Rule* rule : rules) {
+      if (!rule->excludes) continue;
+      for (const std::string& one : rule->some) {
+        for (const std::string& other : rule->others) {
+          if (!holds(one) || !holds(other)) continue;
+          Option &a = option_of(one), &b = option_of(other);
+          Option &far = a.distance > b.distance ? a : b, &near = &far == &a ? b : a;
+          if (far.distance == distance && near.distance < distance) far.given.clear();
         }
       }
     }
   }
-  for (const CommandNode* node = this; node != nullptr; node = node->parent_) {
-    for (const Rule& rule : node->rules_) {
-      if (rule.excludes || std::ranges::any_of(rule.others, is_on)) continue;
-      for (const std::string& name : rule.some) {
-        if (option(name).distance > 0) option(name).given.clear();
-      }
-    }
-  }
+  drop_what_needs_in_vain();
 }
 
 std::vector<const CommandNode*> CommandNode::visible_commands() const {
@@ -229,10 +255,6 @@ std::string CommandNode::full_name() const {
 
 bool CommandNode::Option::has(std::string_view name) const {
   return std::ranges::find(names, name) != names.end();
-}
-
-bool CommandNode::Option::is_on() const {
-  return !given.empty() && (takes_value || parse_flag(given_as, given.back()));
 }
 
 void CommandNode::Option::give(const std::string& what, std::vector<std::string> values,

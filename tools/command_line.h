@@ -75,7 +75,8 @@ class CommandNode {
   // what stands in a file or the environment for other calls spoils none, such an option of theirs
   // yields to one that comes before it, or to the lack of one. On the command line such options are
   // a mistake, which the command itself refuses. Names as in "--json", "PROMPT", of this node or of
-  // one above it.
+  // one above it; with "--draft=lookup" or "--parallel!=1", where only that value counts, or each
+  // but that. A flag counts where it is true.
   void exclude(std::vector<std::string> some, std::vector<std::string> others);
   void need(std::vector<std::string> some, std::vector<std::string> others);
 
@@ -109,20 +110,21 @@ class CommandNode {
     int64_t distance = 0;
 
     bool has(std::string_view name) const;
-    bool is_on() const;  // given, and no flag that is false
     // "temp" of --temp, as a file and the environment name it; empty where there is no long name.
     std::string key() const;
     void give(const std::string& what, std::vector<std::string> values, int64_t from);
   };
   struct Rule {
-    std::vector<std::string> some, others;
-    bool excludes;  // else some need one of the others
+    std::vector<std::string> some, others;  // terms: exclude
+    bool excludes;                          // else some need one of the others
   };
   using Parse = std::function<void(const std::string& what, const std::string& text)>;
   void add(const std::string& names, const OptionInfo& info, Parse parse);
   CommandNode* command_named(std::string_view name);
   Option* option_named(std::string_view name);      // of this one or one above it
   Option* any_option_named(std::string_view name);  // of those below it too
+  Option& option_of(const std::string& term);       // of a Rule
+  bool holds(const std::string& term);
   void drop_what_yields();
   std::vector<std::string> all_option_names() const;
   std::vector<std::string> all_keys() const;  // of those below it too

@@ -81,6 +81,7 @@ void add_context_options(CommandNode& command, GenerationOptions& options,
                      "several at once; on the CPU the text stays the same to the bit",
                      Show::More);
   add_device_options(command, options.device);
+  command.exclude({"--draft=lookup"}, {"--tp=mpi"});
 }
 
 void check_generation_options(const GenerationOptions& options, bool json) {

@@ -123,6 +123,42 @@ TEST_F(CommandLineUse, VariablesYieldToTheCommandLine) {
                    {.environment = {{"MINFER_JSON", "1"}, {"MINFER_FILE", "/none.txt"}}})
                 .out,
             minfer({"tokenize", "-m", model_, "--ids", "x"}).out);
+  // Values that mean nothing exclude nothing.
+  const std::string prompts = dir_.write("p.jsonl", R"({"prompt": "x"})"
+                                                    "\n");
+  EXPECT_EQ(minfer({"generate", "-m", model_, "-n", "1", "--draft", "none"},
+                   {.environment = {{"MINFER_PROMPTS", prompts}}})
+                .exit_code,
+            0);
+  const auto bench = [&](const Variables& variables, std::vector<std::string> args) {
+    std::vector<std::string> all = {"bench", "-m", model_, "-p", "0", "-n", "4", "-r", "1"};
+    all.insert(all.end(), args.begin(), args.end());
+    return minfer(all, {.environment = variables}).out;
+  };
+  EXPECT_NE(bench({{"MINFER_PARALLEL", "2"}}, {"--draft-tokens", "0"}).find("tg4 x 2"),
+            std::string::npos);
+  EXPECT_NE(bench({{"MINFER_DRAFT_TOKENS", "1"}}, {"--parallel", "1"}).find("1 drafted"),
+            std::string::npos);
+  EXPECT_EQ(bench({{"MINFER_JSON", "1"}}, {"-o", "csv"}).find('{'), std::string::npos);
+  EXPECT_EQ(minfer({"quantize", model_, "--dry-run"},
+                   {.environment = {{"MINFER_CALIBRATION", "/none.txt"}}})
+                .exit_code,
+            0);
+  const std::string text = dir_.write("text.txt", std::string(400, 'x'));
+  EXPECT_EQ(minfer({"eval", "perplexity", "-m", model_, "--text", text, "--ctx", "32",
+                    "--convention", "gptq"},
+                   {.environment = {{"MINFER_STRIDE", "8"}}})
+                .exit_code,
+            0);
+  // What yields itself drops nothing.
+  const std::string two = dir_.write("two.toml", "prompts = '/none.jsonl'\nrender = true\n");
+  EXPECT_EQ(minfer({"generate", "-m", model_, "-n", "1", "--config", two, "--jsonl"},
+                   {.environment = {{"MINFER_PROMPT", "x"}}})
+                .exit_code,
+            0);
+  EXPECT_TRUE(minfer({"tokenize", "-m", model_, "--config", two, "x"},
+                     {.environment = {{"MINFER_JSON", "1"}}})
+                  .out.starts_with("{"));
   // The file comes before the environment. Two of one place are a mistake, as on the command line.
   const std::string file = dir_.write("c.toml", "jsonl = true\n");
   EXPECT_EQ(generate_with({{"MINFER_JSON", "1"}}, {"--config", file, "x"}).exit_code, 0);
