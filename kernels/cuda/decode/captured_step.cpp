@@ -33,6 +33,7 @@ CapturedStep::CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32
 }
 
 void CapturedStep::capture(StepEnd end) {
+  MINFER_CHECK(end == StepEnd::Logits || x_.view().shape[0] == 1, "a choice behind several tokens");
   for (int variant = int(graphs(end).size()); variant < n_variants(); ++variant) {
     GraphExec graph = capture_graph(stream_, [&] {
       if (end == StepEnd::Logits) copy_input();

@@ -322,6 +322,8 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
 std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
                                                      const DecodeModel& model,
                                                      const Tuning& tuning) {
+  MINFER_CHECK(tuning.n_tokens >= 1 && tuning.n_tokens <= kMostStepTokens, "a step of ",
+               tuning.n_tokens, " tokens");
   if (!can_compute(model)) return nullptr;
   for (const StageLength stages : {StageLength::Whole, StageLength::Short}) {
     auto variants = variants_of(compute_type, model, tuning, stages);
@@ -343,7 +345,7 @@ void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ra
     const StepParams &own = step.params(), &first = ranks[0]->params();
     // Blocks of a rank are counted by the others.
     MINFER_CHECK(own.dim == first.dim && own.n_layers == first.n_layers &&
-                     own.n_blocks() == first.n_blocks(),
+                     own.n_blocks() == first.n_blocks() && own.n_tokens == 1,
                  "ranks of different models or cards");
     change.to(step.card());
     step.allocate_mailboxes(n_ranks);

@@ -10,7 +10,7 @@
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// Attention of one query within the step: a group of query heads of one key/value head goes to
+// Attention within the step: a group of query heads of one key/value head, for each token, goes to
 // n_splits blocks, each with a range of the positions.
 namespace minfer::cuda {
 
@@ -362,8 +362,8 @@ template <typename I, bool kIsU8, typename Clock>
 __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttention& a,
                                    const CacheStages& cache, const float (*q)[I::kHeadDim],
                                    const StepRing& ring, StepCursor<Clock>& cursor) {
-  constexpr int kHeads = I::kQueries;
-  constexpr int kN = kHeads == 1 ? 4 : 2;  // rows of a team at a time
+  constexpr int kQueries = I::kQueries;
+  constexpr int kN = kQueries == 1 ? 4 : 2;  // rows of a team at a time
   const int n_teams = kStepConsumers >> a.lanes_log, team = thread_index() >> a.lanes_log;
   const int at = (thread_index() & (a.lanes() - 1)) * 8;
   const bool has_columns = at < a.head_dim;
@@ -387,15 +387,15 @@ __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttentio
               v[n] = load_eight<kIsU8>(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
             }
           }
-          float weights[kHeads][kN];
+          float weights[kQueries][kN];
           OnlineSoftmax<I>::template scores<kIsU8>(weights, k, valid, q, q_at, a);
           softmax.weigh(weights);
 #pragma unroll
           for (int n = 0; n < kN; ++n) {
-            float row[8], weight[kHeads];
+            float row[8], weight[kQueries];
             unpack<kIsU8>(row, v[n]);
 #pragma unroll
-            for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
+            for (int h = 0; h < kQueries; ++h) weight[h] = weights[h][n] * v[n].scale;
             softmax.add(weight, row);
           }
         }

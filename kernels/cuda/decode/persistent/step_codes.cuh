@@ -77,25 +77,25 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
                                     const CacheStages& cache, const QueryCodes& query,
                                     float* memory, const StepRing& ring,
                                     StepCursor<Clock>& cursor) {
-  constexpr int kHeads = I::kQueries, kSets = (kHeads + 1) / 2, kMostChunks = I::kHeadDim / 64;
-  constexpr bool kHasCodeValues = kHeads == 1 && I::kHeadDim <= CodeValues::kMostHeadDim;
+  constexpr int kQueries = I::kQueries, kSets = (kQueries + 1) / 2, kMostChunks = I::kHeadDim / 64;
+  constexpr bool kHasCodeValues = kQueries == 1 && I::kHeadDim <= CodeValues::kMostHeadDim;
   constexpr float kBase = 0x1.8p23f;
   constexpr int kBits = 0x4b400000;  // the bits of kBase
   constexpr uint32_t kZero = 0x80808080;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const int n_chunks = a.head_dim / 64;
   const float* const units =
-      reinterpret_cast<const float*>(query.digits + query.unit_at(kHeads, a.head_dim));
+      reinterpret_cast<const float*>(query.digits + query.unit_at(kQueries, a.head_dim));
   float* const weights =
-      reinterpret_cast<float*>(query.digits + query.weights_at(kHeads, a.head_dim)) +
-      warp * kHeads * 16;
+      reinterpret_cast<float*>(query.digits + query.weights_at(kQueries, a.head_dim)) +
+      warp * kQueries * 16;
   uint4 b[kSets][kMostChunks] = {};
   int begin[kSets][4];
   float unit[kSets];  // the factor of the lane's head and digits
 #pragma unroll
   for (int set = 0; set < kSets; ++set) {
-    const int plane = kHeads == 1 ? g % 4 : set * 8 + g;
-    const int head = kHeads == 1 ? 0 : 2 * set + t / 2;
+    const int plane = kQueries == 1 ? g % 4 : set * 8 + g;
+    const int head = kQueries == 1 ? 0 : 2 * set + t / 2;
     unit[set] = units[head] * (t % 2 == 0 ? 1.0f : 65536.0f);
 #pragma unroll
     for (int i = 0; i < 4; ++i) begin[set][i] = kBits;
@@ -146,7 +146,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
           const float* const key_scales = scales_of(key_stage);
           const bool has_row[2] = {g < n_rows, g + 8 < n_rows};
           const float scale[2] = {key_scales[g], key_scales[g + 8]};
-          float top[kHeads];
+          float top[kQueries];
           float score[kSets][2];
 #pragma unroll
           for (int set = 0; set < kSets; ++set) {
@@ -161,7 +161,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
             float most = fmaxf(score[set][0], score[set][1]);
 #pragma unroll
             for (int d = 4; d <= 16; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-            if constexpr (kHeads == 1) {
+            if constexpr (kQueries == 1) {
               top[0] = most;
             } else {
               const float other = __shfl_xor_sync(~0u, most, 2);
@@ -183,11 +183,11 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
                        value_scale);
           } else {
 #pragma unroll
-            for (int h = 0; h < kHeads; ++h) top[h] = softmax.raise(h, top[h]);
+            for (int h = 0; h < kQueries; ++h) top[h] = softmax.raise(h, top[h]);
 #pragma unroll
             for (int set = 0; set < kSets; ++set) {
-              const float base = t < 2 ? top[2 * set] : top[kHeads == 1 ? 0 : 2 * set + 1];
-              if (t % 2 != 0 || t / 2 >= kHeads) continue;
+              const float base = t < 2 ? top[2 * set] : top[kQueries == 1 ? 0 : 2 * set + 1];
+              if (t % 2 != 0 || t / 2 >= kQueries) continue;
 #pragma unroll
               for (int r = 0; r < 2; ++r) {
                 weights[(2 * set + t / 2) * 16 + g + 8 * r] = ptx::exp2_fast(score[set][r] - base);
@@ -199,11 +199,11 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
 #pragma unroll
               for (int row = team; row < team + 16; row += kTeams) {
                 const CacheEight v = load_eight<true>(a, value_stage, first + row, at, skipped);
-                float eight[8], weight[kHeads];
+                float eight[8], weight[kQueries];
                 unpack<true>(eight, v);
                 const float value_scale = row < n_rows ? v.scale : 0.0f;
 #pragma unroll
-                for (int h = 0; h < kHeads; ++h) {
+                for (int h = 0; h < kQueries; ++h) {
                   weight[h] = weights[h * 16 + row];
                   softmax.sum[h] += weight[h];
                   weight[h] *= value_scale;

@@ -55,8 +55,9 @@ __device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
     fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
   }
-  multiply<I>(gemv, ring, memory.input, p.token_stride, scratch, cursor, n_tiles << halves_log,
-              unit, is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
+  multiply<I>(gemv, ring, memory.input, I::kTokens == 1 ? 0 : p.token_stride, scratch, cursor,
+              n_tiles << halves_log, unit,
+              is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
 }
 
 // The biases of the row that a thread has in a round, or of its row of gate and of up.
@@ -180,12 +181,13 @@ struct StepStatic {
 };
 #endif
 
-// One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
-// wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32. With several ranks each has a slice of the
+// One token, or two of one sequence at consecutive positions, through all layers and the output
+// matrix: RMSNorm, q k v, RoPE, KV append, attention, wo, RMSNorm, SwiGLU, down; logits [n_tokens,
+// vocab_size] F32. With several ranks each has a slice of the
 // weights and runs this kernel at the same time; every rank gets all logits. Instances that are not
 // plain compute what StepBlock says, and mixed ones what GGUF's mixes of K-quants need.
 //
-//   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
+//   x, cache   as in DecodeModel; x [n_tokens, dim] F32 the embeddings
 //   launch     cooperative, one block on each SM; 8 consumer warps multiply, 4 producer warps fill
 //              the ring. A block owns rows of every matrix and of the residual stream, and K splits
 //              of left-over gate/up tile pairs: step_split_k.cuh
@@ -196,7 +198,7 @@ struct StepStatic {
 //              which scales are applied in f32; whole numbers of scales that are products as
 //              integers (multiply_products). q . k of an int8 cache is computed alike if
 //              head_dim is a multiple of 64 (step_codes.cuh), else in f32; weights . v of one
-//              such head of at most 128 elements on F16 tensor cores, a weight being two halves
+//              such query of at most 128 elements on F16 tensor cores, a weight being two halves
 //              (step_values.cuh), else in f32.
 //              Everything is summed in one order: same input, same bits
 //   moves      every weight and the cache once from memory; the exchanged vectors once for each

@@ -61,7 +61,7 @@ __host__ __device__ constexpr int most_code_columns(bool has_norm) {
 // Most rows of a linear layer that a block computes in a round: shared memory holds the sums of all
 // warps for them.
 constexpr int kStepMaxRowsLog = 8, kStepMaxRows = 1 << kStepMaxRowsLog;
-constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // there are two such buffers
+constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // there are two for each token
 // Most K splits of a gate/up tile pair, and the flagged words that the partial sums of one take:
 // step_split_k.cuh.
 constexpr int kStepMaxKSplits = 5, kKSplitWords = 8;
@@ -261,7 +261,7 @@ struct StepPeers {
   int rank, n_ranks;                   // n_ranks 1: alone, and no mailboxes and counters
   int mailbox_words;                   // of one sum of one sender: dim / 4
   uint4* mailboxes[kStepMostRanks];    // [2 sums of a layer][n_ranks senders][mailbox_words]
-  float* logits[kStepMostRanks];       // [vocab_size]
+  float* logits[kStepMostRanks];       // [n_tokens, vocab_size]; of several ranks n_tokens is 1
   uint32_t* arrivals[kStepMostRanks];  // [n_ranks], blocks of that rank that have ended
   int logits_begin;                    // the first one that this rank computes
   int* failed;                         // in host memory: a rank that did not answer, plus 1

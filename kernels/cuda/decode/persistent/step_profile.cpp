@@ -52,6 +52,7 @@ static_assert(std::size(kRowsInOrder) == kClockRows);
 }  // namespace
 
 bool PersistentStep::start_profile() {
+  if (variants_.front().kernel.run_and_count == nullptr) return false;
   const int64_t n_blocks = params().n_blocks();
   clocks_ = allocate_device(DType::U8, {n_blocks * int64_t{sizeof(StepClocks)}});
   MINFER_CUDA_CHECK(cudaMemsetAsync(clocks_.view().data, 0,

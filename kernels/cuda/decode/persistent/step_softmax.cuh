@@ -75,12 +75,12 @@ __device__ inline float team_sum(float x, int lanes) {
 // lane has eight elements of a row.
 template <typename I>
 struct OnlineSoftmax {
-  static constexpr int kHeads = I::kQueries;
-  float max[kHeads], sum[kHeads], out[kHeads][8];
+  static constexpr int kQueries = I::kQueries;
+  float max[kQueries], sum[kQueries], out[kQueries][8];
 
   __device__ OnlineSoftmax() {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
+    for (int h = 0; h < kQueries; ++h) {
       max[h] = -INFINITY;
       sum[h] = 0;
 #pragma unroll
@@ -91,7 +91,7 @@ struct OnlineSoftmax {
   // Computes the scores of kN positions, -infinity for those that are not valid; all lanes of the
   // warp call it.
   template <bool kIsU8, int kN>
-  __device__ static void scores(float (&to)[kHeads][kN], const CacheEight (&k)[kN],
+  __device__ static void scores(float (&to)[kQueries][kN], const CacheEight (&k)[kN],
                                 const bool (&valid)[kN], const float (*q)[I::kHeadDim], int at,
                                 const StepAttention& a) {
 #pragma unroll
@@ -99,7 +99,7 @@ struct OnlineSoftmax {
       float row[8];
       unpack<kIsU8>(row, k[n]);
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
+      for (int h = 0; h < kQueries; ++h) {
         const float4 low = *reinterpret_cast<const float4*>(q[h] + at);
         const float4 high = *reinterpret_cast<const float4*>(q[h] + at + 4);
         float s = row[0] * low.x;
@@ -117,12 +117,12 @@ struct OnlineSoftmax {
     for (int d = 1; d < I::kHeadDim / 8; d *= 2) {
       if (d >= a.lanes()) break;
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h)
+      for (int h = 0; h < kQueries; ++h)
 #pragma unroll
         for (int n = 0; n < kN; ++n) to[h][n] += __shfl_xor_sync(~0u, to[h][n], d);
     }
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h)
+    for (int h = 0; h < kQueries; ++h)
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         to[h][n] = valid[n] ? capped<I>(to[h][n] * k[n].scale, a) : -INFINITY;
@@ -131,9 +131,9 @@ struct OnlineSoftmax {
 
   // Raises the maximum if a score is above it, and turns the scores into weights.
   template <int kN>
-  __device__ void weigh(float (&s)[kHeads][kN]) {
+  __device__ void weigh(float (&s)[kQueries][kN]) {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
+    for (int h = 0; h < kQueries; ++h) {
       float most = s[h][0];
 #pragma unroll
       for (int n = 1; n < kN; ++n) most = fmaxf(most, s[h][n]);
@@ -161,9 +161,9 @@ struct OnlineSoftmax {
     return base;
   }
 
-  __device__ void add(const float (&weight)[kHeads], const float (&row)[8]) {
+  __device__ void add(const float (&weight)[kQueries], const float (&row)[8]) {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h)
+    for (int h = 0; h < kQueries; ++h)
 #pragma unroll
       for (int i = 0; i < 8; ++i) out[h][i] = fmaf(weight[h], row[i], out[h][i]);
   }
@@ -171,7 +171,7 @@ struct OnlineSoftmax {
   // Merges the state of the lane `distance` away into this one.
   __device__ void merge(int distance) {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
+    for (int h = 0; h < kQueries; ++h) {
       const float other_max = __shfl_xor_sync(~0u, max[h], distance);
       const float top = fmaxf(max[h], other_max), base = top == -INFINITY ? 0.0f : top;
       const float own = ptx::exp2_fast(max[h] - base);
