@@ -54,6 +54,15 @@ void CapturedStep::capture(StepEnd end) {
   }
 }
 
+std::span<const float> CapturedStep::run(std::span<const DecodeRow> rows) {
+  capture(StepEnd::Logits);
+  set_input(rows);
+  if (begins_epochs()) clear_epochs();
+  launch(StepEnd::Logits, rows.front().pos);
+  synchronize();
+  return host_logits();
+}
+
 // The page table is copied to the card only if it has changed.
 void CapturedStep::set_input(std::span<const DecodeRow> rows) {
   const int64_t n_tokens = x_.view().shape[0];

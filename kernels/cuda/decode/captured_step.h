@@ -33,6 +33,8 @@ class CapturedStep {
   // also sets how tokens are chosen.
   void set_input(std::span<const DecodeRow> rows);
   void set_choice(const TokenChoice& choice);
+  // Runs a step by itself, on one card: from its rows to its logits.
+  std::span<const float> run(std::span<const DecodeRow> rows);
   // Launches a captured step.
   void launch(StepEnd end, int64_t pos);
   // Whether the next step has epoch 1: clear_epochs() comes before it.

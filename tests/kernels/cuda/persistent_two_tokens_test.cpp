@@ -19,12 +19,8 @@ const StepCase& case_named(std::string_view name) {
 
 // What a step leaves of its logits.
 std::vector<float> run(cuda::CapturedStep& step, std::span<const DecodeRow> rows) {
-  step.capture(cuda::StepEnd::Logits);
-  step.set_input(rows);
-  if (step.begins_epochs()) step.clear_epochs();
-  step.launch(cuda::StepEnd::Logits, rows.front().pos);
-  step.synchronize();
-  return {step.host_logits().begin(), step.host_logits().end()};
+  const std::span<const float> logits = step.run(rows);
+  return {logits.begin(), logits.end()};
 }
 
 // Several query heads in a block with an F16 cache, over two pages; and the last positions.

@@ -33,15 +33,10 @@ void DecodeRows::check(std::span<const DecodeRow> rows, int64_t rows_of_sequence
   }
 }
 
-std::span<const float> DecodeRows::run_two(std::span<const DecodeRow> rows) {
+std::span<const float> DecodeRows::step_of_sequence(std::span<const DecodeRow> rows) {
+  if (rows.size() != 2 || !two_tokens_) return run(rows, std::ssize(rows));
   check(rows, 2);
-  CapturedStep& step = *two_tokens_;
-  step.capture(StepEnd::Logits);
-  step.set_input(rows);
-  if (step.begins_epochs()) step.clear_epochs();
-  step.launch(StepEnd::Logits, rows.front().pos);
-  step.synchronize();
-  return step.host_logits();
+  return two_tokens_->run(rows);
 }
 
 std::span<const float> DecodeRows::run(std::span<const DecodeRow> rows, int64_t rows_of_sequence) {

@@ -20,9 +20,7 @@ class DecodeRows final : public RowsPlan {
 
   int64_t max_rows() const override { return kMaxGemvTokens; }
   std::span<const float> step(std::span<const DecodeRow> rows) override { return run(rows, 1); }
-  std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) override {
-    return rows.size() == 2 && two_tokens_ ? run_two(rows) : run(rows, std::ssize(rows));
-  }
+  std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) override;
 
  private:
   // Number of 4-byte words that a step copies from the host at once: tokens, positions, page
@@ -34,7 +32,6 @@ class DecodeRows final : public RowsPlan {
   std::span<const float> run(std::span<const DecodeRow> rows, int64_t rows_of_sequence);
   // That the rows of each sequence are at consecutive positions which its pages reach.
   void check(std::span<const DecodeRow> rows, int64_t rows_of_sequence) const;
-  std::span<const float> run_two(std::span<const DecodeRow> rows);
   GraphExec captured(int64_t n_rows, int64_t rows_of_sequence);
 
   cudaStream_t stream_;

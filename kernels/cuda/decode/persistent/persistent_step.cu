@@ -285,11 +285,9 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
   }
   std::vector<Variant> variants;
   for (const StepAttention& attention : attentions_of(model, n_blocks, tuning)) {
-    StepKernel kernel = kernel_for(mixed->weights, attention, is_plain(model, *mixed));
-    if (has_two) {
-      kernel.run = two_token_kernel_of(mixed->weights, attention.heads_per_block);
-      kernel.run_and_count = nullptr;
-    }
+    const StepKernel kernel = has_two
+                                  ? two_token_kernel_of(mixed->weights, attention.heads_per_block)
+                                  : kernel_for(mixed->weights, attention, is_plain(model, *mixed));
     if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return {};
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return {};
     StepParams p{};
@@ -309,8 +307,7 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
     p.vectors_are_bf16 = compute_type == DType::BF16;
     cudaFuncAttributes attributes{};
     MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel.run));
-    const int kernel_queries = tuning.n_tokens * kernel.heads;
-    if (!lay_out(p, kernel_queries, shared_limit - int(attributes.sharedSizeBytes))) return {};
+    if (!lay_out(p, kernel.queries, shared_limit - int(attributes.sharedSizeBytes))) return {};
     tune(p);
     MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            step_shared(p).total));

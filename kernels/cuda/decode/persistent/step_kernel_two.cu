@@ -2,16 +2,17 @@
 
 namespace minfer::cuda {
 
-StepFunction two_token_kernel_of(StepWeights weights, int heads_per_block) {
-  const auto kernel = [&]<StepWeights kWeights>() -> StepFunction {
-    constexpr int kMost = step_most_heads(128);
-    if (heads_per_block == 1) {
-      return decode_step_kernel<StepInstance<1, 128, true, kWeights, false, 2>>;
-    }
-    return decode_step_kernel<StepInstance<kMost, 128, true, kWeights, false, 2>>;
+StepKernel two_token_kernel_of(StepWeights weights, int heads_per_block) {
+  const auto kernel = [&]<StepWeights kWeights, int kHeads>() {
+    using I = StepInstance<kHeads, 128, true, kWeights, false, 2>;
+    return StepKernel{decode_step_kernel<I>, nullptr, I::kQueries, true};
   };
-  return weights == StepWeights::Int4 ? kernel.template operator()<StepWeights::Int4>()
-                                      : kernel.template operator()<StepWeights::Codes>();
+  const auto with_weights = [&]<StepWeights kWeights>() {
+    return heads_per_block == 1 ? kernel.template operator()<kWeights, 1>()
+                                : kernel.template operator()<kWeights, step_most_heads(128)>();
+  };
+  return weights == StepWeights::Int4 ? with_weights.template operator()<StepWeights::Int4>()
+                                      : with_weights.template operator()<StepWeights::Codes>();
 }
 
 }  // namespace minfer::cuda

@@ -419,8 +419,8 @@ __host__ __device__ inline StepShared step_shared(const StepParams& p) {
 // format: at most most_code_columns(true) columns.
 using StepFunction = void (*)(StepParams);
 struct StepKernel {
-  StepFunction run, run_and_count;  // the second with clocks
-  int heads;
+  StepFunction run, run_and_count;  // the second with clocks; null: there is none
+  int queries;                      // StepInstance::kQueries
   bool is_plain;
 };
 // The instance for so many query heads in a block of the grid. `is_plain`: a plain one would do;
@@ -428,6 +428,6 @@ struct StepKernel {
 template <StepWeights kWeights>
 StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
 // The same for two tokens: plain instances alone, Int4 or Codes, heads of at most 128 elements.
-StepFunction two_token_kernel_of(StepWeights weights, int heads_per_block);
+StepKernel two_token_kernel_of(StepWeights weights, int heads_per_block);
 
 }  // namespace minfer::cuda
