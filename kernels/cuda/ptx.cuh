@@ -340,6 +340,17 @@ __device__ inline bool mbarrier_is_complete(uint32_t barrier, int parity) {
       : "memory");
   return done != 0;
 }
+// Whether `is_so`, or else the phase of that parity has completed.
+__device__ inline int mbarrier_is_complete_or(int is_so, uint32_t barrier, int parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n"
+      "@!p mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity), "r"(is_so)
+      : "memory");
+  return int(done);
+}
 __device__ inline void mbarrier_arrive_if(bool condition, uint32_t barrier) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(

@@ -112,8 +112,8 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
   const int team = lane >> a.lanes_log, at = (lane & (a.lanes() - 1)) * 8;
   const int stage_tiles = cache.stage_rows / 16;
   CodeValues values;
-  cursor.template take<4, 4>(
-      ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
+  cursor.template take<4>(
+      ring, 2 * cache.n_stages, [&](int step, const uint8_t* const(&stages)[4]) {
 #pragma unroll 1
         for (int tile = warp; tile < 2 * stage_tiles; tile += kStepWarps) {
           const int pair = tile >= stage_tiles ? 1 : 0, first = (tile - pair * stage_tiles) * 16;

@@ -11,27 +11,111 @@ namespace minfer::cuda {
 // The sizes that the inner loops of a GEMV read.
 struct StepShape {
   int first_stage, n_stages;
-  int n_pieces;  // from the first stage on
+  int n_pieces;  // of these stages
   int in_dim, unit_shift;
   int stage_scale_bytes;  // behind which the minimums of a stage lie
   int token_stride;       // StepParams
 };
 
+// The stage that a lane takes next: lane k has the k-th from here on, and lanes from kWidth - 1 on
+// all have the same one. All lanes go on by as many stages. A ring has at least kWidth slots.
 // Clock: StepClock or NoClock.
 template <typename Clock>
 struct StepCursor {
+  static constexpr int kWidth = 4;  // stages of a step, at most
   Clock clock;
   int slot = 0, parity = 0;
 
-  // Calls f(i, memory of the next kN stages) for i = 0 ... n_steps - 1, and releases the stages
-  // after each call. Lane i polls and releases the i-th slot from here on, so that one poll covers
-  // all steps that are ready.
-  template <int kN, int kMostSteps, typename F>
-  __device__ void take(const StepRing& ring, int n_steps, F f) {
+  __device__ explicit StepCursor(const Clock& clock) : clock(clock) {
+    slot = min(thread_index() % 32, kWidth - 1);
+  }
+
+  // Takes the next n stages, kN at a time, and releases them: calls f(step, their memory) n_whole
+  // times, and `last` for what is left, up to kN stages, of which it reads no others.
+  //
+  // Lane k < kN tests whether the k-th stage of a step is full, and releases it. It tests that of
+  // the next step before f is called, since the answer takes a while. Other lanes do not test,
+  // since tests of several barriers are done one after another. If no stage is missing, nothing
+  // jumps between one step and the next but the loop: instructions behind a jump must be fetched
+  // first.
+  template <int kN, typename F, typename Last>
+  __device__ void take(const StepRing& ring, int n, int n_whole, F f, Last last) {
+    static_assert(kN <= kWidth);
     const int lane = thread_index() % 32;
-    for (int step = 0; step < n_steps;) {
-      const int n_wanted = min(min(n_steps - step, kMostSteps) * kN, ring.n_slots / kN * kN);
-      int own = slot + min(lane, n_wanted - 1);
+    // From a shuffle, so that the compiler keeps them: a load of a constant takes 30 clocks.
+    const int n_slots = __shfl_sync(~0u, ring.n_slots, 0);
+    const int slot_bytes = __shfl_sync(~0u, ring.slot_bytes, 0);
+    int n_left = n, step = 0;
+    bool has_stage = lane < min(kN, n);
+    const auto is_there = [&](int is_so) {
+      return ptx::mbarrier_is_complete_or(is_so, ring.full + 8 * slot, parity);
+    };
+    int own_is_there = is_there(!has_stage);
+    const auto take_step = [&](auto&& g) {
+      uint32_t began = 0;
+      for (bool waits = false;; waits = true) {
+        own_is_there = is_there(own_is_there);
+        if (!__any_sync(~0u, own_is_there == 0)) {
+          if (waits) clock.end_wait(began);
+          break;
+        }
+        if (!waits) began = clock.now();
+        ptx::before_next_try();
+      }
+      __syncwarp();  // makes the copies that one lane has seen visible to all lanes
+      const uint8_t* memory[kN];
+#pragma unroll
+      for (int k = 0; k < kN; ++k) {
+        memory[k] = ring.slots + __shfl_sync(~0u, slot * slot_bytes, k);
+        if constexpr (kIsCheckable) {
+          const uint32_t full = ring.full + 8 * __shfl_sync(~0u, slot, k);
+          const int its_parity = __shfl_sync(~0u, parity, k);
+          while (k < n_left && !ptx::mbarrier_is_complete(full, its_parity)) {
+          }
+        }
+      }
+      const int taken = slot;
+      const bool had_stage = has_stage;
+      go_on(kN, n_slots);
+      has_stage = lane < min(kN, n_left - kN);
+      own_is_there = is_there(!has_stage);
+      g(step, memory);
+      __syncwarp();
+      if constexpr (kIsCheckable) {
+#pragma unroll
+        for (int k = 0; k < kN; ++k) {
+          ptx::mbarrier_arrive_if(k < n_left, ring.empty + 8 * __shfl_sync(~0u, taken, k));
+        }
+      } else {
+        ptx::mbarrier_arrive_if(had_stage, ring.empty + 8 * taken);
+      }
+      n_left -= kN;
+      ++step;
+    };
+    while (step < n_whole) take_step(f);
+    if (n_left > 0) take_step(last);
+    slot += n_left;  // which is negative if the last step has fewer than kN
+    if (slot < 0) {
+      slot += n_slots;
+      parity ^= 1;
+    }
+  }
+  // The same where kN divides n.
+  template <int kN, typename F>
+  __device__ void take(const StepRing& ring, int n, F f) {
+    take<kN>(ring, n, n / kN, f, [](int, const auto&) {});
+  }
+
+  // The same one at a time, for whole rows, where a warp passes over most stages or multiplies
+  // little of each: lane i tests and releases the i-th from here on, up to kMost at once.
+  template <int kMost, typename F>
+  __device__ void take_singly(const StepRing& ring, int n, F f) {
+    const int lane = thread_index() % 32, own_place = min(lane, kWidth - 1);
+    int next = __shfl_sync(~0u, slot, 0);
+    parity = __shfl_sync(~0u, parity, 0);
+    for (int i = 0; i < n;) {
+      const int n_wanted = min(min(n - i, kMost), ring.n_slots);
+      int own = next + min(lane, n_wanted - 1);
       const bool wraps = own >= ring.n_slots;
       if (wraps) own -= ring.n_slots;
       unsigned missing;
@@ -39,7 +123,7 @@ struct StepCursor {
       for (bool waits = false;; waits = true) {
         missing = __ballot_sync(
             ~0u, !ptx::mbarrier_is_complete(ring.full + 8 * own, parity ^ int(wraps)));
-        if ((missing & ((1u << kN) - 1)) == 0) {
+        if ((missing & 1) == 0) {
           if (waits) clock.end_wait(began);
           break;
         }
@@ -49,33 +133,38 @@ struct StepCursor {
       __syncwarp();  // makes the copies that one lane has seen visible to all lanes
       // Lanes from n_wanted on test the last slot too. They may miss it although its own lane sees
       // it full, since nothing makes lanes test at the same time: hence the minimum.
-      const int n_ready = int(min(unsigned(n_wanted), unsigned(__ffs(int(missing)) - 1))) / kN;
-      for (int i = 0; i < n_ready; ++i) {
-        const uint8_t* memory[kN];
-        int slots[kN];
-#pragma unroll
-        for (int k = 0; k < kN; ++k) {
-          slots[k] = slot;
-          memory[k] = ring.slots + slot * ring.slot_bytes;
-          if constexpr (kIsCheckable) {
-            while (!ptx::mbarrier_is_complete(ring.full + 8 * slot, parity)) {
-            }
-          }
-          if (++slot == ring.n_slots) {
-            slot = 0;
-            parity ^= 1;
+      const int n_ready = int(min(unsigned(n_wanted), unsigned(__ffs(int(missing)) - 1)));
+      for (int k = 0; k < n_ready; ++k) {
+        const int taken = next;
+        const uint8_t* const memory[1] = {ring.slots + taken * ring.slot_bytes};
+        if constexpr (kIsCheckable) {
+          while (!ptx::mbarrier_is_complete(ring.full + 8 * taken, parity)) {
           }
         }
-        f(step + i, memory);
+        if (++next == ring.n_slots) {
+          next = 0;
+          parity ^= 1;
+        }
+        f(i + k, memory);
         __syncwarp();
         if constexpr (kIsCheckable) {
-          for (const int read : slots) ptx::mbarrier_arrive_if(true, ring.empty + 8 * read);
+          ptx::mbarrier_arrive_if(true, ring.empty + 8 * taken);
         } else {
-          ptx::mbarrier_arrive_if(lane / kN == i, ring.empty + 8 * own);
+          ptx::mbarrier_arrive_if(lane == k, ring.empty + 8 * own);
         }
       }
-      step += n_ready;
+      i += n_ready;
     }
+    slot = next;
+    go_on(own_place, ring.n_slots);
+  }
+
+ private:
+  __device__ void go_on(int n, int n_slots) {
+    slot += n;
+    const bool wraps = slot >= n_slots;
+    slot -= wraps ? n_slots : 0;
+    parity ^= int(wraps);
   }
 };
 

@@ -16,16 +16,18 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
                                 int token_stride, float* scratch, StepCursor<Clock>& cursor,
                                 int n_tiles, const float (&unit)[I::kTokens],
                                 const StepStages& stages) {
+  const int pieces = stage_pieces(gemv.format);  // of a whole stage
   const StepShape shape{stages.begin,
                         stages.end - stages.begin,
-                        gemv.n_pieces - stages.begin * stage_pieces(gemv.format),
+                        min(gemv.n_pieces, stages.end * pieces) - stages.begin * pieces,
                         gemv.in_dim,
                         gemv.unit_shift,
                         gemv.stage_scale_bytes,
                         token_stride};
   [[maybe_unused]] const auto codes = [&]<StepFormat kFormat, int kScales>() {
+    const CodesLane at = codes_lane<kFormat, I::kTokens>(shape, input);
     each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_codes<kFormat, kScales, false, kTiles>(shape, ring, input, scratch, cursor, {}, tile,
+      multiply_codes<kFormat, kScales, false, kTiles>(shape, ring, at, scratch, cursor, {}, tile,
                                                       unit);
     });
   };

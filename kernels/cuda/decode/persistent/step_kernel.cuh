@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                              s_residual};
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
-  StepCursor cursor{clock};
+  StepCursor cursor(clock);
   // The block's rows of the router.
   const int first_router_row = p.router.first_row(block, p.n_blocks());
   const int n_router_rows = p.router.first_row(block + 1, p.n_blocks()) - first_router_row;

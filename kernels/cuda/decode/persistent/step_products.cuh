@@ -48,108 +48,103 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   const bool has_sums = t == g / 2;
 
   float total[kTiles][2][1] = {};
-  cursor.template take<kTiles, 16 / kTiles>(
-      ring, shape.n_stages, [&](int stage, const auto& slots) {
-        if (stage * L::kPieces + warp * kOwn >= shape.n_pieces) return;
-        uint32_t b[kOwn][L::kMmas][2];
-        int of_units[kOwn][kUnitsOfPiece];  // minus the zero codes times x, or sums of x
+  cursor.template take<kTiles>(ring, kTiles * shape.n_stages, [&](int stage, const auto& slots) {
+    if (stage * L::kPieces + warp * kOwn >= shape.n_pieces) return;
+    uint32_t b[kOwn][L::kMmas][2];
+    int of_units[kOwn][kUnitsOfPiece];  // sums of x over each unit
 #pragma unroll
-        for (int k = 0; k < kOwn; ++k) {
-          load_digits(b[k], x + (stage * L::kPieces + k) * kColumns);
-          sum_units<kUnit, L::kMmas>(of_units[k], b[k], kMins && high_byte != 0 ? 128 : 0);
-        }
-        [[maybe_unused]] uint32_t sums_of_x[kFours] = {};
-        if constexpr (kMins) {  // the sum is its lower byte, signed, plus 256 times the upper one
+    for (int k = 0; k < kOwn; ++k) {
+      load_digits(b[k], x + (stage * L::kPieces + k) * kColumns);
+      sum_units<kUnit, L::kMmas>(of_units[k], b[k], kMins && high_byte != 0 ? 128 : 0);
+    }
+    [[maybe_unused]] uint32_t sums_of_x[kFours] = {};
+    if constexpr (kMins) {  // the sum is its lower byte, signed, plus 256 times the upper one
 #pragma unroll
-          for (int i = 0; i < kUnits; ++i) {
-            const int sum = of_units[i / kUnitsOfPiece][i % kUnitsOfPiece];
-            sums_of_x[i / 4] |= (uint32_t(sum) >> high_byte & 0xff) << (8 * (i % 4) + first_bit);
+      for (int i = 0; i < kUnits; ++i) {
+        const int sum = of_units[i / kUnitsOfPiece][i % kUnitsOfPiece];
+        sums_of_x[i / 4] |= (uint32_t(sum) >> high_byte & 0xff) << (8 * (i % 4) + first_bit);
+      }
+#pragma unroll
+      for (uint32_t& four : sums_of_x) four = has_sums ? four : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      const uint8_t* const record = slots[j] + record_at;
+      const float2 factor = __half22float2(reinterpret_cast<const __half2*>(record)[g]);
+      int low_row = 0, high_row = 0;
+      [[maybe_unused]] uint32_t scaled[4];
+      [[maybe_unused]] int sum_of_scaled[4] = {};
+      uint2 numbers{};
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) {
+        const uint4 w =
+            *reinterpret_cast<const uint4*>(slots[j] + (warp * kOwn + k) * kPieceBytes + lane * 16);
+        [[maybe_unused]] const HighWords<L::kHighBits, kTilesOfPiece> high(
+            record + kUpperBitsAt +
+                (in_chunk * kOwn + k) * kTilesOfPiece * high_tile_bytes(L::kHighBits),
+            lane);
+#pragma unroll
+        for (int i = 0; i < kUnitsOfPiece; ++i) {
+          const int at = k * kUnitsOfPiece + i, m = i * kUnit / 32;
+          if (at % 4 == 0) {
+            numbers = *reinterpret_cast<const uint2*>(record + numbers_at + at * kTileRows);
+            numbers = {numbers.x ^ 0x80808080, numbers.y ^ 0x80808080};
           }
-#pragma unroll
-          for (uint32_t& four : sums_of_x) four = has_sums ? four : 0;
-        }
-#pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          const uint8_t* const record = slots[j] + record_at;
-          const float2 factor = __half22float2(reinterpret_cast<const __half2*>(record)[g]);
-          int low_row = 0, high_row = 0;
-          [[maybe_unused]] uint32_t scaled[4];
-          [[maybe_unused]] int sum_of_scaled[4] = {};
-          uint2 numbers{};
-#pragma unroll
-          for (int k = 0; k < kOwn; ++k) {
-            const uint4 w = *reinterpret_cast<const uint4*>(
-                slots[j] + (warp * kOwn + k) * kPieceBytes + lane * 16);
-            [[maybe_unused]] const HighWords<L::kHighBits, kTilesOfPiece> high(
-                record + kUpperBitsAt +
-                    (in_chunk * kOwn + k) * kTilesOfPiece * high_tile_bytes(L::kHighBits),
-                lane);
-#pragma unroll
-            for (int i = 0; i < kUnitsOfPiece; ++i) {
-              const int at = k * kUnitsOfPiece + i, m = i * kUnit / 32;
-              if (at % 4 == 0) {
-                numbers = *reinterpret_cast<const uint2*>(record + numbers_at + at * kTileRows);
-                numbers = {numbers.x ^ 0x80808080, numbers.y ^ 0x80808080};
-              }
-              uint32_t a[4];
-              if constexpr (kFormat == StepFormat::Table) {
-                L::get(a, w, m, table);
-              } else if constexpr (kFormat == StepFormat::U4) {
-                L::get(a, w, m);
-              } else {
-                L::get(a, w, m, high);
-              }
-              const int shift_of_unit = 8 * (at % 4) + first_bit;
-              if constexpr (kScalesCodes) {
-                const int half = i % 2;
-                scaled[2 * half] = a[2 * half] * (numbers.x >> shift_of_unit & 0xff);
-                scaled[2 * half + 1] = a[2 * half + 1] * (numbers.y >> shift_of_unit & 0xff);
-                if (half == 1) {
-                  ptx::mma_m16n8k32<true>(sum_of_scaled, scaled, b[k][m][0], b[k][m][1],
-                                          sum_of_scaled);
-                }
-              } else {
-                const int zero = kMins ? 0 : -kZero * of_units[k][i];
-                const int zero_above = L::kUpperHoldsLower ? zero * (L::kUpperUnit + 1) : zero;
-                int sum[4] = {zero, zero, zero_above, zero_above};
-                if constexpr (kUnit == 32) {
-                  ptx::mma_m16n8k32<true>(sum, a, b[k][m][0], b[k][m][1], sum);
-                } else {
-                  const int half = i % 2;
-                  ptx::mma_m16n8k16<true>(sum, a[2 * half], a[2 * half + 1], b[k][m][half], sum);
-                }
-                low_row += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
-                high_row += (sum[2] - (L::kUpperHoldsLower ? sum[0] : 0)) *
-                            int(int8_t(numbers.y >> shift_of_unit));
-              }
-            }
+          uint32_t a[4];
+          if constexpr (kFormat == StepFormat::Table) {
+            L::get(a, w, m, table);
+          } else if constexpr (kFormat == StepFormat::U4) {
+            L::get(a, w, m);
+          } else {
+            L::get(a, w, m, high);
           }
+          const int shift_of_unit = 8 * (at % 4) + first_bit;
           if constexpr (kScalesCodes) {
-            low_row = sum_of_scaled[0];
-            high_row = sum_of_scaled[2];
-          }
-          float& low_total = total[j][0][0];
-          float& high_total = total[j][1][0];
-          low_total = fmaf(float(low_row), factor.x, low_total);
-          high_total = fmaf(float(high_row), factor.y, high_total);
-          if constexpr (kMins) {
-            const uint8_t* const mins = record + kScaleBytes;
-            const float2 min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
-            int sum[4] = {};
-#pragma unroll
-            for (int i = 0; i < kFours; ++i) {
-              const uint2 four =
-                  *reinterpret_cast<const uint2*>(mins + numbers_at + i * 4 * kTileRows);
-              ptx::mma_m16n8k16<false>(sum, four.x ^ 0x80808080, four.y ^ 0x80808080, sums_of_x[i],
-                                       sum);
+            const int half = i % 2;
+            scaled[2 * half] = a[2 * half] * (numbers.x >> shift_of_unit & 0xff);
+            scaled[2 * half + 1] = a[2 * half + 1] * (numbers.y >> shift_of_unit & 0xff);
+            if (half == 1) {
+              ptx::mma_m16n8k32<true>(sum_of_scaled, scaled, b[k][m][0], b[k][m][1], sum_of_scaled);
             }
-            low_total = fmaf(float(sum[0] + 256 * sum[1]), min_factor.x, low_total);
-            high_total =
-                fmaf(float(sum[2] + 256 * sum[3]), min_factor.y * L::kUpperUnit, high_total);
+          } else {
+            const int zero = kMins ? 0 : -kZero * of_units[k][i];
+            const int zero_above = zero * L::kUpperUnit;
+            int sum[4] = {zero, zero, zero_above, zero_above};
+            if constexpr (kUnit == 32) {
+              ptx::mma_m16n8k32<true>(sum, a, b[k][m][0], b[k][m][1], sum);
+            } else {
+              const int half = i % 2;
+              ptx::mma_m16n8k16<true>(sum, a[2 * half], a[2 * half + 1], b[k][m][half], sum);
+            }
+            low_row += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
+            high_row += sum[2] * int(int8_t(numbers.y >> shift_of_unit));
           }
         }
-      });
-  add_digits<L::kUpperUnit>(total, 0, scratch + tile * kTileRows, unit[0]);
+      }
+      if constexpr (kScalesCodes) {
+        low_row = sum_of_scaled[0];
+        high_row = sum_of_scaled[2];
+      }
+      float& low_total = total[j][0][0];
+      float& high_total = total[j][1][0];
+      low_total = fmaf(float(low_row), factor.x, low_total);
+      high_total = fmaf(float(high_row), factor.y, high_total);
+      if constexpr (kMins) {
+        const uint8_t* const mins = record + kScaleBytes;
+        const float2 min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
+        int sum[4] = {};
+#pragma unroll
+        for (int i = 0; i < kFours; ++i) {
+          const uint2 four = *reinterpret_cast<const uint2*>(mins + numbers_at + i * 4 * kTileRows);
+          ptx::mma_m16n8k16<false>(sum, four.x ^ 0x80808080, four.y ^ 0x80808080, sums_of_x[i],
+                                   sum);
+        }
+        low_total = fmaf(float(sum[0] + 256 * sum[1]), min_factor.x, low_total);
+        high_total = fmaf(float(sum[2] + 256 * sum[3]), min_factor.y * L::kUpperUnit, high_total);
+      }
+    }
+  });
+  add_digits(total, 0, lane, warp, scratch + tile * kTileRows, unit[0], 1.0f, 1.0f / L::kUpperUnit);
 }
 
 template <StepFormat kFormat, int kUnit, bool kMins>

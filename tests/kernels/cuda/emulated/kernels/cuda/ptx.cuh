@@ -99,6 +99,9 @@ inline void mbarrier_wait(uint64_t* barrier, int parity) {
 inline bool mbarrier_is_complete(uint32_t barrier, int parity) {
   return emulated::mbarrier_is_complete(barrier, parity);
 }
+inline int mbarrier_is_complete_or(int is_so, uint32_t barrier, int parity) {
+  return is_so || mbarrier_is_complete(barrier, parity);
+}
 inline void mbarrier_arrive_if(bool condition, uint32_t barrier) {
   if (condition) mbarrier_arrive(reinterpret_cast<uint64_t*>(dynamic_shared() + barrier));
 }

@@ -1,0 +1,181 @@
+#pragma once
+
+#include "kernels/cuda/decode/persistent/step_cursor.cuh"
+#include "kernels/cuda/decode/persistent/step_input.cuh"
+#include "kernels/cuda/quant/code_four.cuh"
+
+// The operands of the integer MMAs that multiply codes by the digits of x, and what becomes of
+// their sums.
+namespace minfer::cuda {
+
+// How lane (g, t) of mma.m16n8k32 unpacks a piece into A fragments of rows g and g + 8, for each of
+// the kMmas instructions of a piece. Codes of row g + 8 come times kUpperUnit. kZero and kUpperZero
+// are the zero codes of both rows, as they come.
+template <StepFormat>
+struct Codes;
+template <>
+struct Codes<StepFormat::U4> {
+  static constexpr CodeForm kForm = CodeForm::U4;
+  static constexpr int kMmas = 2, kUpperUnit = 16;
+  static constexpr int kPieces = stage_pieces(StepFormat::U4);
+  static constexpr uint32_t kZero = 0x08080808, kUpperZero = 0x80808080;
+  static constexpr int kHighBits = 0;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma) {
+    const uint32_t first = mma == 0 ? w.x : w.z, second = mma == 0 ? w.y : w.w;
+    a[0] = first & 0x0f0f0f0f;
+    a[1] = first & 0xf0f0f0f0;
+    a[2] = second & 0x0f0f0f0f;
+    a[3] = second & 0xf0f0f0f0;
+  }
+};
+// The entries of a table for the codes, as U8.
+template <>
+struct Codes<StepFormat::Table> {
+  static constexpr CodeForm kForm = CodeForm::Table;
+  static constexpr int kMmas = 2, kUpperUnit = 1, kHighBits = 0;
+  static constexpr int kPieces = stage_pieces(StepFormat::Table);
+  static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma, const TableBytes& table) {
+    const uint32_t words[] = {mma == 0 ? w.x : w.z, mma == 0 ? w.y : w.w};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t low = look_up_four(table, words[i]);
+      const uint32_t high = look_up_four(table, words[i] >> 16);
+      a[2 * i] = __byte_perm(low, high, 0x6420);
+      a[2 * i + 1] = __byte_perm(low, high, 0x7531);
+    }
+  }
+};
+// Codes with upper bits, and of two bits, without a zero code. `high`: the upper bits of the piece.
+template <CodeForm kForm_>
+struct CodesOfWide {
+  static constexpr CodeForm kForm = kForm_;
+  static constexpr int kBits = bits_of(kForm), kHighBits = high_bits_of(kForm);
+  static constexpr int kMmas = 8 / kBits, kUpperUnit = 1;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma,
+                             const HighWords<kHighBits, kMmas / 2>& high) {
+    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+    const uint32_t first_word = words[kBits == 2 ? mma : 2 * mma];
+    const uint32_t second_word = kBits == 2 ? first_word >> 4 : words[2 * mma + 1];
+    const auto first = wide_codes<kBits, kHighBits>(first_word, high.of(2 * mma));
+    const auto second = wide_codes<kBits, kHighBits>(second_word, high.of(2 * mma + 1));
+    a[0] = first.low_row;
+    a[1] = first.high_row;
+    a[2] = second.low_row;
+    a[3] = second.high_row;
+  }
+};
+template <>
+struct Codes<StepFormat::U2> : CodesOfWide<CodeForm::U2> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U2);
+};
+template <>
+struct Codes<StepFormat::U3> : CodesOfWide<CodeForm::U3> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U3);
+};
+template <>
+struct Codes<StepFormat::U5> : CodesOfWide<CodeForm::U5> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U5);
+};
+template <>
+struct Codes<StepFormat::U5Short> : CodesOfWide<CodeForm::U5> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U5Short);
+};
+template <>
+struct Codes<StepFormat::U6> : CodesOfWide<CodeForm::U6> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U6);
+};
+template <>
+struct Codes<StepFormat::U8> {
+  static constexpr int kMmas = 1, kUpperUnit = 1;
+  static constexpr int kPieces = stage_pieces(StepFormat::U8);
+  static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int) {
+    a[0] = __byte_perm(w.x, w.y, 0x5410);
+    a[1] = __byte_perm(w.x, w.y, 0x7632);
+    a[2] = __byte_perm(w.z, w.w, 0x5410);
+    a[3] = __byte_perm(w.z, w.w, 0x7632);
+  }
+};
+
+// The staged digits of the first stage's columns, as lane (g, t) reads them: those of one place are
+// columns 0, 2, 4 and 6 of the B operand, and the columns behind these are those of a second token,
+// or once more the same digits, of which multiply_codes may take others there. Those of a lane are
+// adjacent in each 64 columns, of U8 in each 32 (digit_place).
+template <typename L, int kTokens = 1>
+__device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const uint8_t* input) {
+  const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
+  const int of_token = kTokens == 1 ? 0 : g % 2 * shape.token_stride;
+  return input + of_token + g / 2 * digit_stride(shape.in_dim) + t * (8 * min(L::kMmas, 2)) +
+         shape.first_stage * (L::kPieces * 32 * L::kMmas);
+}
+// What a lane needs for all tiles of codes of a round.
+struct CodesLane {
+  int lane, warp;
+  const uint8_t* x;  // digits_of_lane
+};
+template <StepFormat kFormat, int kTokens = 1>
+__device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* input) {
+  return {thread_index() % 32, thread_index() / 32,
+          digits_of_lane<Codes<kFormat>, kTokens>(shape, input)};
+}
+// The lane's B operands of a piece.
+template <int kMmas>
+__device__ inline void load_digits(uint32_t (&b)[kMmas][2], const uint8_t* from) {
+  if constexpr (kMmas >= 2) {
+#pragma unroll
+    for (int i = 0; i < kMmas; i += 2) {
+      const uint4 digits = *reinterpret_cast<const uint4*>(from + i * 32);
+      b[i][0] = digits.x;
+      b[i][1] = digits.y;
+      b[i + 1][0] = digits.z;
+      b[i + 1][1] = digits.w;
+    }
+  } else {
+    const uint2 digits = *reinterpret_cast<const uint2*>(from);
+    b[0][0] = digits.x;
+    b[0][1] = digits.y;
+  }
+}
+
+// The sums over each unit of a piece's columns that the four digits of x have; lane (g, t) gets
+// those of digit t, plus `first`. b: the B operands of the piece.
+template <int kUnit, int kMmas>
+__device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t (&b)[kMmas][2],
+                                 int first) {
+  constexpr uint32_t kOnes = 0x01010101;
+#pragma unroll
+  for (int i = 0; i < 32 * kMmas / kUnit; ++i) {
+    int sum[4] = {first, first, first, first};
+    if constexpr (kUnit == 32) {
+      ptx::mma_m16n8k32<true>(sum, {kOnes, kOnes, kOnes, kOnes}, b[i][0], b[i][1], sum);
+    } else {
+      ptx::mma_m16n8k16<true>(sum, kOnes, kOnes, b[i / 2][i % 2], sum);
+    }
+    sums[i] = sum[0];
+  }
+}
+
+// Adds the digits of x of a token: lane (g, t) has the sums of digit t for rows g and g + 8 of each
+// tile, which are still to be multiplied by of_low and of_high, and by `unit`, at the end, so that
+// no product on the way overflows; the four lanes of a quad add theirs, and two of them keep each
+// row.
+template <int kTiles, int kTokens>
+__device__ inline void add_digits(const float (&total)[kTiles][2][kTokens], int token, int lane,
+                                  int warp, float* scratch, float unit, float of_low,
+                                  float of_high) {
+  const int g = lane / 4, t = lane % 4;
+  const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit;
+  float* const to = scratch + token * kScratchFloats + warp * kStepMaxRows + g;
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+    const float low = total[j][0][token] * (digit * of_low);
+    const float high = total[j][1][token] * (digit * of_high);
+    const bool odd = t & 1;
+    float sum = (odd ? high : low) + __shfl_xor_sync(~0u, odd ? low : high, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    if (t < 2) to[j * kTileRows + 8 * t] = sum * unit;
+  }
+}
+
+}  // namespace minfer::cuda
