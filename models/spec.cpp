@@ -38,7 +38,9 @@ ModelSpec read_sizes(const Metadata& metadata, const SizeKeys& keys, const SizeD
   layer.n_heads = size(keys.n_heads, 0, 4096);
   layer.n_kv_heads = layer.n_heads;
   if (!keys.n_kv_heads.empty()) {
-    const int64_t fallback = defaults.n_kv_heads > 0 ? defaults.n_kv_heads : layer.n_heads;
+    // A key that is null means as many as heads, as in transformers, and not the default.
+    const bool has_default = defaults.n_kv_heads > 0 && !metadata.nulls.contains(keys.n_kv_heads);
+    const int64_t fallback = has_default ? defaults.n_kv_heads : layer.n_heads;
     layer.n_kv_heads = size(keys.n_kv_heads, fallback, 4096);
   }
   MINFER_REQUIRE(Input, layer.n_heads % layer.n_kv_heads == 0, layer.n_heads,

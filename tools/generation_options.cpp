@@ -114,14 +114,14 @@ GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_
   return generate;
 }
 
-uint64_t seed_of(const GenerationOptions& options) {
-  if (options.seed >= 0) return uint64_t(options.seed);
+uint64_t seed_of(int64_t seed) {
+  if (seed >= 0) return uint64_t(seed);
   return std::stoull(from_first_process([] { return cat(std::random_device()()); }));
 }
 
 std::optional<uint64_t> chosen_seed(const GenerationOptions& options) {
   if (options.generate.sampler.temperature == 0) return std::nullopt;
-  return seed_of(options);
+  return seed_of(options.seed);
 }
 
 }  // namespace minfer

@@ -48,8 +48,8 @@ void use_drafts(const GenerationOptions& options, const Backend& backend, Genera
                 SessionOptions& session);
 // With -n, --logit-bias and the end by Ctrl-C; throws Usage where a text is no ID=B.
 GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_t default_predict);
-// --seed, or a random one.
-uint64_t seed_of(const GenerationOptions& options);
+// `seed`, or a random one for -1.
+uint64_t seed_of(int64_t seed);
 // None where nothing is drawn: at temperature 0.
 std::optional<uint64_t> chosen_seed(const GenerationOptions& options);
 

@@ -79,7 +79,7 @@ class LineParser {
         {"n", [](LineParser& p, const char* n,
                  const Json& v) { p.generate().n_predict = integer_of(n, v, -1, kMaxTokens); }},
         {"seed", [](LineParser& p, const char* n,
-                    const Json& v) { p.line_.seed = uint64_t(integer_of(n, v, 0, INT64_MAX)); }},
+                    const Json& v) { p.line_.seed = seed_of(integer_of(n, v, -1, INT64_MAX)); }},
         {"temp",
          [](LineParser& p, const char* n, const Json& v) {
            p.sampler().temperature = number_of(n, v, kTemperatureRange);
@@ -192,7 +192,7 @@ std::vector<PromptLine> parse_prompt_lines(std::string_view text,
       if (generate.sampler.temperature == 0) {
         line.seed.reset();
       } else if (!line.seed) {
-        line.seed = seed_of(options);
+        line.seed = seed_of(options.seed);
       }
       generate.sampler.seed = line.seed.value_or(0);
       needed_positions(options, model.spec, std::ssize(line.request.prompt), generate.n_predict);

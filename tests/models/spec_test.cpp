@@ -382,6 +382,22 @@ TEST(ModelSpec, MistralHasAWindowUnlessItSaysOtherwise) {
                windows);
 }
 
+// Mistral has 8 key/value heads by default, but as many as heads where the key is null.
+TEST(ModelSpec, KvHeadsThatAreNullAreAsManyAsHeads) {
+  MemorySource source = small_hf_llama();
+  Metadata metadata;
+  for (const auto& [key, value] : source.metadata.all()) {
+    if (key != "num_key_value_heads") metadata.set(key, value);
+  }
+  metadata.set("architectures", Texts{"MistralForCausalLM"});
+  source.metadata = metadata;
+  const auto check = [&] { check_model(source); };
+  expect_error(ErrorKind::Input, "4 heads are no multiple of 8 key/value heads", check);
+  source.metadata.nulls.insert("num_key_value_heads");
+  // The weights are those of two.
+  expect_error(ErrorKind::Input, "k_proj.weight", check);
+}
+
 MemorySource small_hf_qwen(const std::string& hf_class) {
   MemorySource source = small_hf_llama();
   source.metadata.set("architectures", Texts{hf_class});

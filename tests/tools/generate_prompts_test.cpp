@@ -59,12 +59,16 @@ TEST_F(GeneratePrompts, TakesWhatALineSays) {
       R"( "frequency_penalty": 0.1, "stop": ["zzzz"], "ignore_eos": true, "n": 2,)"
       R"( "logit_bias": {"70": 100}})"
       "\n"
+      R"({"id": "random", "prompt": "x", "temperature": 1, "seed": -1, "n": 1})"
+      "\n"
       R"({"id": [1], "messages": [{"role": "user", "content": "Hi"}], "n": 1})");
-  const ProcessResult result = minfer({"generate", "-m", model_, "--prompts", file,
+  const ProcessResult result = minfer({"generate", "-m", model_, "--prompts", file, "--seed", "7",
                                        "--chat-template", "chatml", "--chat", "--temp", "0"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   std::map<std::string, json> objects = by_id(result);
-  ASSERT_EQ(objects.size(), 4u);
+  ASSERT_EQ(objects.size(), 5u);
+  EXPECT_TRUE(objects["\"random\""]["seed"].is_number_unsigned());
+  EXPECT_NE(objects["\"random\""]["seed"], 7);
   EXPECT_EQ(objects["\"ids\""]["prompt_tokens"], 3);
   EXPECT_EQ(objects["\"ids\""]["tokens"].size(), 3u);
   EXPECT_EQ(objects["7"]["logprobs"].size(), 2u);
