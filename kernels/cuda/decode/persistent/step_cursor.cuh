@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/decode/persistent/step_clocks.cuh"
 #include "kernels/cuda/decode/persistent/step_exchange.cuh"
 #include "kernels/cuda/decode/persistent/step_ring.cuh"
@@ -52,17 +54,10 @@ struct StepCursor {
     };
     int own_is_there = is_there(!has_stage);
     const auto take_step = [&](auto&& g) {
-      uint32_t began = 0;
-      for (bool waits = false;; waits = true) {
+      await([&] {
         own_is_there = is_there(own_is_there);
-        if (!__any_sync(~0u, own_is_there == 0)) {
-          if (waits) clock.end_wait(began);
-          break;
-        }
-        if (!waits) began = clock.now();
-        ptx::before_next_try();
-      }
-      __syncwarp();  // makes the copies that one lane has seen visible to all lanes
+        return !__any_sync(~0u, own_is_there == 0);
+      });
       const uint8_t* memory[kN];
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
@@ -75,7 +70,7 @@ struct StepCursor {
         }
       }
       const int taken = slot;
-      const bool had_stage = has_stage;
+      [[maybe_unused]] const bool had_stage = has_stage;
       go_on(kN, n_slots);
       has_stage = lane < min(kN, n_left - kN);
       own_is_there = is_there(!has_stage);
@@ -93,17 +88,19 @@ struct StepCursor {
       ++step;
     };
     while (step < n_whole) take_step(f);
-    if (n_left > 0) take_step(last);
-    slot += n_left;  // which is negative if the last step has fewer than kN
-    if (slot < 0) {
-      slot += n_slots;
-      parity ^= 1;
+    if constexpr (!std::is_null_pointer_v<Last>) {
+      if (n_left > 0) take_step(last);
+      slot += n_left;  // which is negative if the last step has fewer than kN
+      if (slot < 0) {
+        slot += n_slots;
+        parity ^= 1;
+      }
     }
   }
   // The same where kN divides n.
   template <int kN, typename F>
   __device__ void take(const StepRing& ring, int n, F f) {
-    take<kN>(ring, n, n / kN, f, [](int, const auto&) {});
+    take<kN>(ring, n, n / kN, f, nullptr);
   }
 
   // The same one at a time, for whole rows, where a warp passes over most stages or multiplies
@@ -118,19 +115,12 @@ struct StepCursor {
       int own = next + min(lane, n_wanted - 1);
       const bool wraps = own >= ring.n_slots;
       if (wraps) own -= ring.n_slots;
-      unsigned missing;
-      uint32_t began = 0;
-      for (bool waits = false;; waits = true) {
+      unsigned missing = 0;
+      await([&] {
         missing = __ballot_sync(
             ~0u, !ptx::mbarrier_is_complete(ring.full + 8 * own, parity ^ int(wraps)));
-        if ((missing & 1) == 0) {
-          if (waits) clock.end_wait(began);
-          break;
-        }
-        if (!waits) began = clock.now();
-        ptx::before_next_try();
-      }
-      __syncwarp();  // makes the copies that one lane has seen visible to all lanes
+        return (missing & 1) == 0;
+      });
       // Lanes from n_wanted on test the last slot too. They may miss it although its own lane sees
       // it full, since nothing makes lanes test at the same time: hence the minimum.
       const int n_ready = int(min(unsigned(n_wanted), unsigned(__ffs(int(missing)) - 1)));
@@ -160,6 +150,20 @@ struct StepCursor {
   }
 
  private:
+  // Asks until the warp's next stages are there. All lanes get the same answer.
+  template <typename F>
+  __device__ void await(F are_there) {
+    uint32_t began = 0;
+    for (bool waits = false;; waits = true) {
+      if (are_there()) {
+        if (waits) clock.end_wait(began);
+        break;
+      }
+      if (!waits) began = clock.now();
+      ptx::before_next_try();
+    }
+    __syncwarp();  // makes the copies that one lane has seen visible to all lanes
+  }
   __device__ void go_on(int n, int n_slots) {
     slot += n;
     const bool wraps = slot >= n_slots;

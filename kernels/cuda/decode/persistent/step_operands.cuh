@@ -103,8 +103,9 @@ struct Codes<StepFormat::U8> {
 // or once more the same digits, of which multiply_codes may take others there. Those of a lane are
 // adjacent in each 64 columns, of U8 in each 32 (digit_place).
 template <typename L, int kTokens = 1>
-__device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const uint8_t* input) {
-  const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
+__device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const uint8_t* input,
+                                                int lane) {
+  const int g = lane / 4, t = lane % 4;
   const int of_token = kTokens == 1 ? 0 : g % 2 * shape.token_stride;
   return input + of_token + g / 2 * digit_stride(shape.in_dim) + t * (8 * min(L::kMmas, 2)) +
          shape.first_stage * (L::kPieces * 32 * L::kMmas);
@@ -116,8 +117,8 @@ struct CodesLane {
 };
 template <StepFormat kFormat, int kTokens = 1>
 __device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* input) {
-  return {thread_index() % 32, thread_index() / 32,
-          digits_of_lane<Codes<kFormat>, kTokens>(shape, input)};
+  const int thread = thread_index(), lane = thread % 32;
+  return {lane, thread / 32, digits_of_lane<Codes<kFormat>, kTokens>(shape, input, lane)};
 }
 // The lane's B operands of a piece.
 template <int kMmas>
