@@ -37,7 +37,7 @@ CUDA_ROOMS = {
     "quant": {"elementwise"},
     "gemv": {"elementwise", "quant"},
     "moe": {"elementwise", "gemm", "gemv", "quant"},
-    "decode": {"attention", "gemv", "moe", "quant", "sampling"},
+    "decode": {"attention", "elementwise", "gemv", "moe", "quant", "sampling"},
     "bench": {"gemm", "gemv", "sampling"},
 }
 

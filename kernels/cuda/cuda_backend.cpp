@@ -5,6 +5,7 @@
 
 #include "kernels/comm/rank_group.h"
 #include "kernels/cuda/decode/captured_plan.h"
+#include "kernels/cuda/decode/cluster/cluster_step.h"
 #include "kernels/cuda/decode/graph/decode_graph.h"
 #include "kernels/cuda/decode/graph/decode_rows.h"
 #include "kernels/cuda/decode/persistent/persistent_step.h"
@@ -176,6 +177,11 @@ std::vector<std::unique_ptr<CapturedStep>> CudaBackend::persistent_steps(
     return layer.spec.qk_norm == QkNorm::WholeWidth;
   };
   if (models.size() > 1 && std::ranges::any_of(models[0].layers, spans_ranks)) return {};
+  if (models.size() == 1) {
+    std::vector<std::unique_ptr<CapturedStep>> alone;
+    alone.push_back(ClusterStep::make(stream(), type_, models[0]));
+    if (alone.front()) return alone;
+  }
   std::vector<std::unique_ptr<PersistentStep>> of_ranks;
   CardChange change;
   for (int rank = 0; rank < std::ssize(models); ++rank) {

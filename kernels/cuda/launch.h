@@ -47,4 +47,30 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
+// A launch with PDL, as launch(), and with clusters of `cluster` blocks.
+class ClusterLaunch {
+ public:
+  ClusterLaunch(int blocks, int threads, size_t smem_bytes, int cluster, cudaStream_t stream) {
+    attributes_[0].id = cudaLaunchAttributeClusterDimension;
+    attributes_[0].val.clusterDim.x = static_cast<unsigned>(cluster);
+    attributes_[0].val.clusterDim.y = attributes_[0].val.clusterDim.z = 1;
+    attributes_[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes_[1].val.programmaticStreamSerializationAllowed = 1;
+    config_.gridDim = static_cast<unsigned>(blocks);
+    config_.blockDim = static_cast<unsigned>(threads);
+    config_.dynamicSmemBytes = smem_bytes;
+    config_.stream = stream;
+    config_.attrs = cluster > 1 ? attributes_ : attributes_ + 1;
+    config_.numAttrs = cluster > 1 ? 2 : 1;
+  }
+  ClusterLaunch(const ClusterLaunch&) = delete;
+  ClusterLaunch& operator=(const ClusterLaunch&) = delete;
+
+  cudaLaunchConfig_t* config() { return &config_; }
+
+ private:
+  cudaLaunchAttribute attributes_[2]{};
+  cudaLaunchConfig_t config_{};
+};
+
 }  // namespace minfer::cuda

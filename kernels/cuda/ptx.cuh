@@ -115,6 +115,16 @@ __device__ inline float4 load_read_only(const float4* from) {
                : "l"(from));
   return x;
 }
+// Loads 16 bytes past L1 if `loads`, else zeros. It has a predicate instead of a branch.
+__device__ inline uint4 load_16_or_zero(bool loads, const void* from) {
+  uint4 x{};
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+      : "l"(from), "r"(int(loads))
+      : "memory");
+  return x;
+}
 // Flagged words of 16 bytes, which blocks exchange while they run. Each is read and written as a
 // whole (sm_90). This loads from[kAt]; the offset is an immediate of the instruction.
 template <int kAt = 0>
@@ -357,6 +367,48 @@ __device__ inline void mbarrier_arrive_if(bool condition, uint32_t barrier) {
           barrier),
       "r"(int(condition))
       : "memory");
+}
+
+// ---- clusters (sm_90) ---------------------------------------------------------------------------
+
+// Waits for all threads of the cluster, whose earlier writes to shared memory are then visible.
+__device__ inline void cluster_barrier() {
+  asm volatile(
+      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.wait.acquire;" ::
+          : "memory");
+}
+// The cluster-wide address of the same place in the shared memory of block `rank`.
+__device__ inline uint32_t shared_address_in(const void* p, int rank) {
+  uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(address)
+               : "r"(shared_address(p)), "r"(rank));
+  return address;
+}
+// Stores four floats to the shared memory of a block, at a cluster-wide address, if `stores`; the
+// mbarrier in that block counts their 16 bytes. It has a predicate instead of a branch.
+__device__ inline void store_to_block_if(bool stores, uint32_t to, const float (&x)[4],
+                                         uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %6, 0;\n"
+      "@p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, "
+      "%4}, "
+      "[%5];\n}" ::"r"(to),
+      "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier), "r"(int(stores))
+      : "memory");
+}
+// mbarrier_is_complete, after which the thread sees what other blocks of the cluster have stored;
+// the thread may sleep for a while before it answers.
+__device__ inline bool mbarrier_is_complete_in_cluster(uint32_t barrier, int parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
 }
 
 // ---- bulk copies (sm_90) ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ GemmCard describe_card() {
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&card.blocks, cudaDevAttrMultiProcessorCount, device));
   using Tile = Tile128x128;  // with any tile, an SM runs one block
   for (const int split : {2, 4}) {
-    Launch launch(split, Tile::kThreads, sizeof(Tile::Shared), split, nullptr);
+    ClusterLaunch launch(split, Tile::kThreads, sizeof(Tile::Shared), split, nullptr);
     launch.config()->numAttrs = 1;  // only the cluster dimension, no PDL
     MINFER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(
         split == 2 ? &card.clusters_of_2 : &card.clusters_of_4,

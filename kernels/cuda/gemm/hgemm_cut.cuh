@@ -76,7 +76,8 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   cut.holds = cut.tiles_m * cut.tiles_n > clusters && all_by_map &&
               ceil_div(args.k, kStepK) >= Tile::template kHeldBoxes<kKind>;
   cut.keeps_x = keeps_x(cut, Tile::kBand, clusters, Tile::kM, args.k);
-  Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
+  ClusterLaunch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster,
+                       stream);
   MINFER_CUDA_CHECK(
       cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile, kKind, Operand>(), maps, args, cut));
 }

@@ -8,6 +8,7 @@
 #include "kernels/base/math.h"
 #include "kernels/cuda/checkable.h"
 #include "kernels/cuda/gemm/hgemm_tile.cuh"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_map.h"
 
 // What the launches of hgemm's kernels have in common.
@@ -46,31 +47,5 @@ inline int clusters_for(const GemmPlan& plan, const HgemmCut& cut) {
   if (!plan.is_paired) return at_once;
   return narrow<int>(ceil_div(n_tiles, ceil_div(n_tiles, at_once)));
 }
-
-// A launch with PDL, as launch() in launch.h, and with clusters of `cluster` blocks.
-class Launch {
- public:
-  Launch(int blocks, int threads, size_t smem_bytes, int cluster, cudaStream_t stream) {
-    attributes_[0].id = cudaLaunchAttributeClusterDimension;
-    attributes_[0].val.clusterDim.x = static_cast<unsigned>(cluster);
-    attributes_[0].val.clusterDim.y = attributes_[0].val.clusterDim.z = 1;
-    attributes_[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes_[1].val.programmaticStreamSerializationAllowed = 1;
-    config_.gridDim = static_cast<unsigned>(blocks);
-    config_.blockDim = static_cast<unsigned>(threads);
-    config_.dynamicSmemBytes = smem_bytes;
-    config_.stream = stream;
-    config_.attrs = cluster > 1 ? attributes_ : attributes_ + 1;
-    config_.numAttrs = cluster > 1 ? 2 : 1;
-  }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-
-  cudaLaunchConfig_t* config() { return &config_; }
-
- private:
-  cudaLaunchAttribute attributes_[2]{};
-  cudaLaunchConfig_t config_{};
-};
 
 }  // namespace minfer::cuda

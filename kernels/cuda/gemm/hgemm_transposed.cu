@@ -27,8 +27,8 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(sizeof(typename Tile::Shared))));
   const int cluster = plan.blocks_of_cluster();
-  Launch launch(clusters_for(plan, cut) * cluster, Tile::kThreads, sizeof(typename Tile::Shared),
-                cluster, stream);
+  ClusterLaunch launch(clusters_for(plan, cut) * cluster, Tile::kThreads,
+                       sizeof(typename Tile::Shared), cluster, stream);
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel, maps, args, cut));
 }
 

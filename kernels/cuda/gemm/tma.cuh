@@ -112,21 +112,6 @@ __device__ inline int cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return int(rank);
 }
-// Waits for all threads of the cluster, whose earlier writes to shared memory are then visible.
-__device__ inline void cluster_barrier() {
-  asm volatile(
-      "barrier.cluster.arrive.release;\n"
-      "barrier.cluster.wait.acquire;" ::
-          : "memory");
-}
-// The cluster-wide address of the same place in the shared memory of block `rank`.
-__device__ inline uint32_t shared_address_in(const void* p, int rank) {
-  uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(address)
-               : "r"(shared_address(p)), "r"(rank));
-  return address;
-}
 // Arrives at the mbarrier at the same place in block `rank` of the cluster. It signals that this
 // thread has finished reading; publishing its writes would take a fence of cluster scope.
 __device__ inline void mbarrier_arrive_in(uint64_t* barrier, int rank) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/decode/persistent/step_codes.cuh"
 #include "kernels/cuda/decode/persistent/step_gemvs.h"
 #include "kernels/cuda/decode/persistent/step_slice.cuh"
+#include "kernels/cuda/decode/plain_blocks.h"
 
 namespace minfer::cuda {
 namespace {
@@ -162,19 +163,9 @@ StepBlock block_of(const LayerSpec& spec, const EdgeSpec& edges) {
           .has_biases = spec.qkv_bias || spec.attn_out_bias || spec.ffn_bias};
 }
 
-// Whether the blocks are those of Llama, all alike, so that the instances for these suffice.
+// Whether the instances for Llama's blocks suffice.
 bool is_plain(const DecodeModel& model, const StepMixes& mixed) {
-  const LayerSpec& s = model.layers.front().spec;
-  const LayerSpec llama = {.n_heads = s.n_heads,
-                           .n_kv_heads = s.n_kv_heads,
-                           .head_dim = s.head_dim,
-                           .ffn_dim = s.ffn_dim,
-                           .norm_eps = s.norm_eps,
-                           .rope = s.rope,
-                           .attn_scale = s.attn_scale};
-  return std::ranges::all_of(model.layers, [&](const DecodeLayer& l) { return l.spec == llama; }) &&
-         model.edges == EdgeSpec{.output_norm_eps = s.norm_eps} &&
-         std::ranges::all_of(mixed.mixes, [](const StepGemvs& mix) {
+  return are_plain_blocks(model) && std::ranges::all_of(mixed.mixes, [](const StepGemvs& mix) {
            return can_stage(mix.phases[kWo], false) && can_stage(mix.phases[kDown], false);
          });
 }

@@ -154,40 +154,18 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   float total[kTiles][2][kTokens] = {};    // kScales != 0: scaled sums of rows g and g + 8
   int sums[kTiles][4] = {}, zero[4] = {};  // kScales == 0: sums of codes, and of zero codes
   constexpr int kOwn = kStagePieces / kStepWarps, kStages = 4 / kTiles;  // of a step
-  // Piece k of the warp in stage s of the step, with a lane's words as they lie for operands: words
-  // 0 and 2 are row g, 1 and 3 row g + 8. Even columns of B have the digits of x for the former,
-  // odd ones those for the latter; so two elements of the product, (g, 2 t) and (g + 8, 2 t + 1),
-  // are the sum of a row. One instruction takes the lower codes, one the bytes, and what is left of
-  // their sum is that of the upper codes times 16. The bits of floats, without a further addition:
-  // `low` is 1.5 plus the sum in units of 2^-23, and `high` -3 less the sum in units of 2^-22.
+  // Piece k of the warp in stage s of the step.
   const auto piece_by_words = [&](int step, const auto& slots, int s, int k) {
     const int in_stage = warp * kOwn + k, stage = kStages * step + s;
-    const uint4 digits =
-        *reinterpret_cast<const uint4*>(x + (stage * kStagePieces + in_stage) * kColumns);
-    const uint32_t b0 = g % 2 == 0 ? digits.x : digits.y;
-    const uint32_t b1 = g % 2 == 0 ? digits.z : digits.w;
-    constexpr int kLowBits = 0x3fc00000, none[4] = {};
-    int zeros[4];
-    ptx::mma_m16n8k32<true>(zeros, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero}, b0, b1,
-                            none);
-    const float zero_low = __int_as_float(zeros[0] + zeros[1] + kLowBits);
-    const float zero_high = __int_as_float(zeros[2] + zeros[3] - kLowBits);
+    const WordsOfU4 piece(x + (stage * kStagePieces + in_stage) * kColumns, g);
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       const uint4 w = *reinterpret_cast<const uint4*>(slots[s * kTiles + j] +
                                                       in_stage * kPieceBytes + lane * 16);
-      constexpr uint32_t kMask = 0x0f0f0f0f;
-      int of_low[4], of_both[4];
-      ptx::mma_m16n8k32<true>(of_low, {w.x & kMask, w.y & kMask, w.z & kMask, w.w & kMask}, b0, b1,
-                              none);
-      ptx::mma_m16n8k32<true>(of_both, {w.x, w.y, w.z, w.w}, b0, b1, none);
-      const int low = of_low[0] + of_low[3] + kLowBits;
-      const int high = of_both[0] + of_both[3] - low;
       const auto* const scales =
           reinterpret_cast<const __half2*>(slots[s * kTiles + j] + kStageBytes) + g;
-      const float2 f = __half22float2(scales[(in_stage >> pieces_shift) * 8]);
-      total[j][0][0] = fmaf(__int_as_float(low) - zero_low, f.x, total[j][0][0]);
-      total[j][1][0] = fmaf(__int_as_float(high) - zero_high, f.y, total[j][1][0]);
+      piece.add(total[j][0][0], total[j][1][0], w,
+                __half22float2(scales[(in_stage >> pieces_shift) * 8]));
     }
   };
   const auto piece_by_mmas = [&](int step, const auto& slots, int s, int k) {
@@ -297,8 +275,9 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   }
 #pragma unroll
   for (int k = 0; k < kTokens; ++k) {
-    add_digits(total, k, lane, warp, scratch + tile * kTileRows, unit[k], kByWords ? 0x1p23f : 1.0f,
-               kByWords ? -0x1p22f / L::kUpperUnit : 1.0f / L::kUpperUnit);
+    add_digits(total, k, lane, warp, scratch + tile * kTileRows, unit[k],
+               kByWords ? WordsOfU4::kOfLow : 1.0f,
+               kByWords ? WordsOfU4::kOfHigh : 1.0f / L::kUpperUnit);
   }
 }
 

@@ -157,6 +157,51 @@ __device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t
   }
 }
 
+// A piece of U4 with one scale, whose words are operands as they lie: words 0 and 2 of a lane are
+// row g, 1 and 3 row g + 8. Even columns of B have the digits of x for the former, odd ones those
+// for the latter; so two elements of the product, (g, 2 t) and (g + 8, 2 t + 1), are the sum of a
+// row. One instruction takes the lower codes, one the bytes, and what is left of their sum is that
+// of the upper codes times 16. The bits of floats, without a further addition: `low` is 1.5 plus
+// the sum in units of 2^-23, and `high` -3 less the sum in units of 2^-22.
+class WordsOfU4 {
+ public:
+  // What the totals of add() are to be multiplied by, for rows g and g + 8.
+  static constexpr float kOfLow = 0x1p23f, kOfHigh = -0x1p22f / Codes<StepFormat::U4>::kUpperUnit;
+
+  WordsOfU4() = default;
+  // digits: of the piece, as the lane reads them (digits_of_lane).
+  __device__ WordsOfU4(const uint8_t* digits, int g) {
+    using L = Codes<StepFormat::U4>;
+    const uint4 four = *reinterpret_cast<const uint4*>(digits);
+    b0_ = g % 2 == 0 ? four.x : four.y;
+    b1_ = g % 2 == 0 ? four.z : four.w;
+    int zeros[4];
+    ptx::mma_m16n8k32<true>(zeros, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero}, b0_, b1_,
+                            {0, 0, 0, 0});
+    zero_low_ = __int_as_float(zeros[0] + zeros[1] + kLowBits);
+    zero_high_ = __int_as_float(zeros[2] + zeros[3] - kLowBits);
+  }
+  // Adds the sums of rows g and g + 8, times their scales.
+  __device__ void add(float& low_total, float& high_total, const uint4& w,
+                      const float2& scales) const {
+    constexpr uint32_t kMask = 0x0f0f0f0f;
+    int of_low[4], of_both[4];
+    ptx::mma_m16n8k32<true>(of_low, {w.x & kMask, w.y & kMask, w.z & kMask, w.w & kMask}, b0_, b1_,
+                            {0, 0, 0, 0});
+    ptx::mma_m16n8k32<true>(of_both, {w.x, w.y, w.z, w.w}, b0_, b1_, {0, 0, 0, 0});
+    const int low = of_low[0] + of_low[3] + kLowBits;
+    const int high = of_both[0] + of_both[3] - low;
+    low_total = fmaf(__int_as_float(low) - zero_low_, scales.x, low_total);
+    high_total = fmaf(__int_as_float(high) - zero_high_, scales.y, high_total);
+  }
+
+ private:
+  static constexpr int kLowBits = 0x3fc00000;
+
+  uint32_t b0_ = 0, b1_ = 0;
+  float zero_low_ = 0, zero_high_ = 0;
+};
+
 // Adds the digits of x of a token: lane (g, t) has the sums of digit t for rows g and g + 8 of each
 // tile, which are still to be multiplied by of_low and of_high, and by `unit`, at the end, so that
 // no product on the way overflows; the four lanes of a quad add theirs, and two of them keep each

@@ -109,6 +109,18 @@ void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier
     settle(counting);
   });
 }
+void store_to_block(uint32_t to, const float (&x)[4], uint32_t barrier) {
+  constexpr uint32_t kInBlock = 0xFFFFFF;
+  require(to % sizeof x == 0 && to >> 24 == barrier >> 24, "a store to no whole 16 bytes");
+  const std::array<float, 4> values{x[0], x[1], x[2], x[3]};
+  g_cluster.loads.push_back([=] {
+    Block& block = block_of(static_cast<int>(to >> 24));
+    std::memcpy(block.shared + (to & kInBlock), values.data(), sizeof values);
+    Mbarrier& counting = mbarrier_at(block, barrier & kInBlock);
+    counting.bytes_missing -= int{sizeof values};
+    settle(counting);
+  });
+}
 void prefetch(const void* from, int n_bytes) {
   require(n_bytes > 0 && are_whole_16(from, n_bytes), "a prefetch that is no whole 16 bytes");
   const auto* const bytes = static_cast<const volatile uint8_t*>(from);

@@ -109,6 +109,9 @@ uint32_t shared_address(const void* p);
 // The cluster-wide address of the same place in block `rank`.
 uint32_t shared_address_in(const void* p, int rank);
 float load_cluster(uint32_t address);
+// Lands later, and in any order, at a cluster-wide address; the mbarrier in the same block, at
+// another one, counts its bytes.
+void store_to_block(uint32_t to, const float (&x)[4], uint32_t barrier);
 
 void block_barrier();
 void named_barrier(int id, int n_threads);
@@ -312,7 +315,7 @@ template <typename... Params>
 cudaError_t cudaOccupancyMaxActiveClusters(int* n, void (*)(Params...),
                                            const cudaLaunchConfig_t* config) {
   const unsigned cluster = config->attrs[0].val.clusterDim.x;
-  *n = minfer::emulated::kBlocksAtOnce / static_cast<int>(cluster);
+  *n = std::max(minfer::emulated::kBlocksAtOnce / static_cast<int>(cluster), 1);
   return cudaSuccess;
 }
 

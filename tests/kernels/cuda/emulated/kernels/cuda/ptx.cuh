@@ -35,6 +35,9 @@ inline void wait_for_predecessor() {}
 inline void let_successor_begin() {}
 
 inline float4 load_read_only(const float4* from) { return *from; }
+inline uint4 load_16_or_zero(bool loads, const void* from) {
+  return loads ? *static_cast<const uint4*>(from) : uint4{};
+}
 template <int kAt = 0>
 void load_word(uint64_t& low, uint64_t& high, const uint4* from) {
   const uint4 word = from[kAt];
@@ -110,9 +113,20 @@ void named_barrier() {
   emulated::named_barrier(kId, kThreads);
 }
 
+inline void cluster_barrier() { emulated::cluster_barrier(); }
+inline uint32_t shared_address_in(const void* p, int rank) {
+  return emulated::shared_address_in(p, rank);
+}
+inline void store_to_block_if(bool stores, uint32_t to, const float (&x)[4], uint32_t barrier) {
+  if (stores) emulated::store_to_block(to, x, barrier);
+}
+inline bool mbarrier_is_complete_in_cluster(uint32_t barrier, int parity) {
+  return mbarrier_is_complete(barrier, parity);
+}
+
 inline uint64_t evict_first_policy() { return 0; }
 inline void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier,
-                      uint64_t /*policy*/) {
+                      uint64_t /*policy*/ = 0) {
   emulated::bulk_copy(to_shared, from, n_bytes, barrier);
 }
 

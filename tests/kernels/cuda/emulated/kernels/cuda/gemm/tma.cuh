@@ -46,10 +46,6 @@ inline void store_matrix_x2_transposed(void* row, uint32_t a, uint32_t b) {
 }
 
 inline int cluster_rank() { return emulated::cluster_rank(); }
-inline void cluster_barrier() { emulated::cluster_barrier(); }
-inline uint32_t shared_address_in(const void* p, int rank) {
-  return emulated::shared_address_in(p, rank);
-}
 inline void mbarrier_arrive_in(uint64_t* barrier, int rank) {
   emulated::mbarrier_arrive_in(barrier, rank);
 }

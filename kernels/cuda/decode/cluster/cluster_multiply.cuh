@@ -1,0 +1,160 @@
+#pragma once
+
+#include "kernels/cuda/decode/cluster/cluster_params.h"
+#include "kernels/cuda/decode/persistent/step_operands.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace minfer::cuda {
+
+// The sums that the warps have of a row are kClusterWarps adjacent floats.
+__device__ inline float sum_of_cluster_warps(const float* sums, int row) {
+  static_assert(kClusterWarps == 12);
+  const auto* const fours = reinterpret_cast<const float4*>(sums + row * kClusterWarps);
+  const float4 a = fours[0], b = fours[1], c = fours[2];
+  return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)) + ((c.x + c.y) + (c.z + c.w));
+}
+
+// Multiplies tiles of 16 rows of U4 by the staged digits of x. Warp w has pieces w, w + 12, ... of
+// the rows, at most kOwn, whose digits stay in its registers. Sums of codes times digits of x are
+// exact, as in multiply_codes (step_multiply.cuh), and each lane has those of one digit: a sum of a
+// piece stays below 2^22 in magnitude, so that added to the bits of a float it gives another float.
+//
+// kScales: scales of a piece, of one or several of them (1), or of half a piece (2). With kMins the
+// codes have no zero code, and the minimum of a scale's columns is multiplied by the sum of x.
+template <int kScales, bool kMins, int kOwn, int kTiles>
+class ClusterMultiplier {
+ public:
+  // Takes the warp's digits. All lanes call it.
+  __device__ ClusterMultiplier(const ClusterGemv& gemv, const uint8_t* digits) : gemv_(gemv) {
+    const int g = lane_ / 4;
+    const uint8_t* const x = digits + g / 2 * kClusterDigits + lane_ % 4 * 16;
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      const int piece = warp_ + k * kClusterWarps;
+      if (piece >= gemv.n_pieces) break;
+      if constexpr (kByWords) {
+        words_[k] = WordsOfU4(x + piece * kTileColumns, g);
+        continue;
+      }
+      load_digits(b_[k], x + piece * kTileColumns);
+#pragma unroll
+      for (int s = 0; s < kScales; ++s) begins_[k][s][0] = begins_[k][s][1] = kBits;
+      if constexpr (kMins) {
+        int of_halves[2];
+        sum_units<32, L::kMmas>(of_halves, b_[k], 0);
+#pragma unroll
+        for (int s = 0; s < kScales; ++s) {
+          sum_of_x_[k][s] = float(kScales == 2 ? of_halves[s] : of_halves[0] + of_halves[1]);
+        }
+      } else {
+        int zeros[kScales][4] = {};
+#pragma unroll
+        for (int mma = 0; mma < L::kMmas; ++mma) {
+          int(&to)[4] = zeros[mma % kScales];
+          ptx::mma_m16n8k32<true>(to, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
+                                  b_[k][mma][0], b_[k][mma][1], to);
+        }
+#pragma unroll
+        for (int s = 0; s < kScales; ++s) {
+          begins_[k][s][0] -= zeros[s][0];
+          begins_[k][s][1] -= zeros[s][2];
+        }
+      }
+    }
+  }
+
+  // Multiplies the block's n_tiles tiles, kTiles at a time; behind the last one it reads what is
+  // there and leaves sums that nobody reads. The others are multiplied by `unit`.
+  __device__ void run(const uint8_t* shared, int n_tiles, float* sums, float unit) const {
+    const int g = lane_ / 4, t = lane_ % 4;
+    // Of a digit, as in add_digits (step_operands.cuh), for rows g and g + 8.
+    const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit;
+    const float low_unit = digit * (kByWords ? WordsOfU4::kOfLow : 1.0f);
+    const float high_unit = digit * (kByWords ? WordsOfU4::kOfHigh : 1.0f / L::kUpperUnit);
+    float* const to = sums + (g + 8 * t) * kClusterWarps + warp_;
+    const uint8_t* codes = shared + gemv_.codes_at + warp_ * kPieceBytes + lane_ * 16;
+    const uint8_t* scales = shared + gemv_.scales_at + 4 * g;
+    const uint8_t* mins = shared + gemv_.mins_at + 8 * g;
+#pragma unroll 1
+    for (int first = 0; first < n_tiles; first += kTiles) {
+      float total[kTiles][2] = {};
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) {
+        const int piece = warp_ + k * kClusterWarps;
+        if (piece >= gemv_.n_pieces) break;
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          add_piece(total[j], codes + j * gemv_.code_bytes, scales + j * gemv_.scale_bytes,
+                    mins + j * gemv_.min_bytes, k, piece);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+        const float low = total[j][0] * low_unit, high = total[j][1] * high_unit;
+        const bool odd = t & 1;
+        float sum = (odd ? high : low) + __shfl_xor_sync(~0u, odd ? low : high, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (t < 2) to[(first + j) * kTileRows * kClusterWarps] = sum * unit;
+      }
+      codes += kTiles * gemv_.code_bytes;
+      scales += kTiles * gemv_.scale_bytes;
+      mins += kTiles * gemv_.min_bytes;
+    }
+  }
+
+ private:
+  using L = Codes<StepFormat::U4>;
+  static constexpr int kBits = 0x4b400000;  // the bits of kBase
+  static constexpr float kBase = 0x1.8p23f;
+  static constexpr bool kByWords = kScales == 1 && !kMins;
+
+  // Adds the sums of rows g and g + 8 of a tile over the warp's k-th piece.
+  //   codes         the lane's of the warp's first piece
+  //   scales, mins  of the first unit of row g
+  __device__ void add_piece(float (&total)[2], const uint8_t* codes, const uint8_t* scales,
+                            const uint8_t* mins, int k, int piece) const {
+    constexpr int kScaleBytes = kTileRows * 2, kMinBytes = kTileRows * 4;
+    const auto scales_of = [&](int unit) {
+      return __half22float2(*reinterpret_cast<const __half2*>(scales + unit * kScaleBytes));
+    };
+    const uint4 w = *reinterpret_cast<const uint4*>(codes + k * kClusterWarps * kPieceBytes);
+    if constexpr (kByWords) {
+      words_[k].add(total[0], total[1], w, scales_of(piece >> gemv_.pieces_shift));
+      return;
+    }
+    int sums[kScales][4];
+#pragma unroll
+    for (int s = 0; s < kScales; ++s) {
+      sums[s][0] = sums[s][1] = begins_[k][s][0];
+      sums[s][2] = sums[s][3] = begins_[k][s][1];
+    }
+#pragma unroll
+    for (int mma = 0; mma < L::kMmas; ++mma) {
+      uint32_t a[4];
+      L::get(a, w, mma);
+      int(&to)[4] = sums[mma % kScales];
+      ptx::mma_m16n8k32<true>(to, a, b_[k][mma][0], b_[k][mma][1], to);
+    }
+#pragma unroll
+    for (int s = 0; s < kScales; ++s) {
+      const int scale = kScales == 2 ? 2 * piece + s : piece >> gemv_.pieces_shift;
+      const float2 f = scales_of(scale);
+      total[0] = fmaf(__int_as_float(sums[s][0]) - kBase, f.x, total[0]);
+      total[1] = fmaf(__int_as_float(sums[s][2]) - kBase, f.y, total[1]);
+      if constexpr (kMins) {
+        const float2 min_of = *reinterpret_cast<const float2*>(mins + scale * kMinBytes);
+        total[0] = fmaf(sum_of_x_[k][s], min_of.x, total[0]);
+        total[1] = fmaf(sum_of_x_[k][s], min_of.y * L::kUpperUnit, total[1]);
+      }
+    }
+  }
+
+  const ClusterGemv& gemv_;
+  const int lane_ = int(threadIdx.x) % 32, warp_ = int(threadIdx.x) / 32;
+  WordsOfU4 words_[kOwn];  // of pieces with one scale and no minimum; of others what follows
+  uint32_t b_[kOwn][L::kMmas][2] = {};
+  int begins_[kOwn][kScales][2] = {};  // of the sums of rows g and g + 8
+  float sum_of_x_[kOwn][kScales] = {};
+};
+
+}  // namespace minfer::cuda
