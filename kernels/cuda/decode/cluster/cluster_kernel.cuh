@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   auto* const barriers = reinterpret_cast<uint64_t*>(shared + p.shared.barriers);
   auto* const layers = reinterpret_cast<ClusterLayer*>(shared + p.shared.layers);
   if (thread == 0) {
-    for (int i = 0; i < kClusterVectors + kClusterPhases; ++i) ptx::mbarrier_init(barriers + i, 1);
+    for (int i = 0; i < kClusterBarriers; ++i) ptx::mbarrier_init(barriers + i, 1);
     ptx::mbarrier_init_fence();
   }
   for (int i = thread; i < p.n_layers * int(sizeof(ClusterLayer) / 16); i += kClusterThreads) {

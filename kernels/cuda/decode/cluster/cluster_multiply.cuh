@@ -34,30 +34,30 @@ class ClusterMultiplier {
       if (piece >= gemv.n_pieces) break;
       if constexpr (kByWords) {
         words_[k] = WordsOfU4(x + piece * kTileColumns, g);
-        continue;
-      }
-      load_digits(b_[k], x + piece * kTileColumns);
-#pragma unroll
-      for (int s = 0; s < kScales; ++s) begins_[k][s][0] = begins_[k][s][1] = kBits;
-      if constexpr (kMins) {
-        int of_halves[2];
-        sum_units<32, L::kMmas>(of_halves, b_[k], 0);
-#pragma unroll
-        for (int s = 0; s < kScales; ++s) {
-          sum_of_x_[k][s] = float(kScales == 2 ? of_halves[s] : of_halves[0] + of_halves[1]);
-        }
       } else {
-        int zeros[kScales][4] = {};
+        load_digits(b_[k], x + piece * kTileColumns);
 #pragma unroll
-        for (int mma = 0; mma < L::kMmas; ++mma) {
-          int(&to)[4] = zeros[mma % kScales];
-          ptx::mma_m16n8k32<true>(to, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
-                                  b_[k][mma][0], b_[k][mma][1], to);
-        }
+        for (int s = 0; s < kScales; ++s) begins_[k][s][0] = begins_[k][s][1] = kBits;
+        if constexpr (kMins) {
+          int of_halves[2];
+          sum_units<32, L::kMmas>(of_halves, b_[k], 0);
 #pragma unroll
-        for (int s = 0; s < kScales; ++s) {
-          begins_[k][s][0] -= zeros[s][0];
-          begins_[k][s][1] -= zeros[s][2];
+          for (int s = 0; s < kScales; ++s) {
+            sum_of_x_[k][s] = float(kScales == 2 ? of_halves[s] : of_halves[0] + of_halves[1]);
+          }
+        } else {
+          int zeros[kScales][4] = {};
+#pragma unroll
+          for (int mma = 0; mma < L::kMmas; ++mma) {
+            int(&to)[4] = zeros[mma % kScales];
+            ptx::mma_m16n8k32<true>(to, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
+                                    b_[k][mma][0], b_[k][mma][1], to);
+          }
+#pragma unroll
+          for (int s = 0; s < kScales; ++s) {
+            begins_[k][s][0] -= zeros[s][0];
+            begins_[k][s][1] -= zeros[s][2];
+          }
         }
       }
     }
@@ -120,31 +120,31 @@ class ClusterMultiplier {
     const uint4 w = *reinterpret_cast<const uint4*>(codes + k * kClusterWarps * kPieceBytes);
     if constexpr (kByWords) {
       words_[k].add(total[0], total[1], w, scales_of(piece >> gemv_.pieces_shift));
-      return;
-    }
-    int sums[kScales][4];
+    } else {
+      int sums[kScales][4];
 #pragma unroll
-    for (int s = 0; s < kScales; ++s) {
-      sums[s][0] = sums[s][1] = begins_[k][s][0];
-      sums[s][2] = sums[s][3] = begins_[k][s][1];
-    }
+      for (int s = 0; s < kScales; ++s) {
+        sums[s][0] = sums[s][1] = begins_[k][s][0];
+        sums[s][2] = sums[s][3] = begins_[k][s][1];
+      }
 #pragma unroll
-    for (int mma = 0; mma < L::kMmas; ++mma) {
-      uint32_t a[4];
-      L::get(a, w, mma);
-      int(&to)[4] = sums[mma % kScales];
-      ptx::mma_m16n8k32<true>(to, a, b_[k][mma][0], b_[k][mma][1], to);
-    }
+      for (int mma = 0; mma < L::kMmas; ++mma) {
+        uint32_t a[4];
+        L::get(a, w, mma);
+        int(&to)[4] = sums[mma % kScales];
+        ptx::mma_m16n8k32<true>(to, a, b_[k][mma][0], b_[k][mma][1], to);
+      }
 #pragma unroll
-    for (int s = 0; s < kScales; ++s) {
-      const int scale = kScales == 2 ? 2 * piece + s : piece >> gemv_.pieces_shift;
-      const float2 f = scales_of(scale);
-      total[0] = fmaf(__int_as_float(sums[s][0]) - kBase, f.x, total[0]);
-      total[1] = fmaf(__int_as_float(sums[s][2]) - kBase, f.y, total[1]);
-      if constexpr (kMins) {
-        const float2 min_of = *reinterpret_cast<const float2*>(mins + scale * kMinBytes);
-        total[0] = fmaf(sum_of_x_[k][s], min_of.x, total[0]);
-        total[1] = fmaf(sum_of_x_[k][s], min_of.y * L::kUpperUnit, total[1]);
+      for (int s = 0; s < kScales; ++s) {
+        const int scale = kScales == 2 ? 2 * piece + s : piece >> gemv_.pieces_shift;
+        const float2 f = scales_of(scale);
+        total[0] = fmaf(__int_as_float(sums[s][0]) - kBase, f.x, total[0]);
+        total[1] = fmaf(__int_as_float(sums[s][2]) - kBase, f.y, total[1]);
+        if constexpr (kMins) {
+          const float2 min_of = *reinterpret_cast<const float2*>(mins + scale * kMinBytes);
+          total[0] = fmaf(sum_of_x_[k][s], min_of.x, total[0]);
+          total[1] = fmaf(sum_of_x_[k][s], min_of.y * L::kUpperUnit, total[1]);
+        }
       }
     }
   }

@@ -47,6 +47,9 @@ enum ClusterVector : int {
   kClusterVectors
 };
 
+// An mbarrier for each vector, and one for the weights of each phase behind them.
+constexpr int kClusterBarriers = int{kClusterVectors} + int{kClusterPhases};
+
 // One linear phase, the same in all layers. Block b of n has tiles n_tiles b / n ... n_tiles (b +
 // 1) / n - 1, of gate/up pairs of tiles.
 struct ClusterGemv {

@@ -97,7 +97,7 @@ ClusterShared lay_out(ClusterParams& p, int n_queries) {
                       gemv.scales_at + n_read * gemv.scale_bytes,
                       gemv.mins_at + n_read * gemv.min_bytes});
   }
-  at.barriers = place((kClusterVectors + kClusterPhases) * int{sizeof(uint64_t)});
+  at.barriers = place(kClusterBarriers * int{sizeof(uint64_t)});
   at.layers = place(p.n_layers * int{sizeof(ClusterLayer)});
   at.angles = place(2 * kClusterHeadDim * kFloat);
   at.squares = place(kClusterWarps * kFloat);
