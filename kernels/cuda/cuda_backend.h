@@ -94,7 +94,8 @@ class CudaBackend final : public Backend {
  private:
   Matrix pack_products(const Tensor& host);  // of a Q type with products
   void add_part(const ResidualArgs& args, Tensor part) override;
-  // The steps of all ranks as one kernel each; empty if it does not support the model.
+  // The steps of all ranks: one kernel each, of a small model on one card ClusterStep; empty if
+  // none supports the model.
   std::vector<std::unique_ptr<CapturedStep>> persistent_steps(std::span<const DecodeModel> models);
   // Whether the fused kernels of a decode step compute the model.
   bool can_fuse(const DecodeModel& model) const;

@@ -4,7 +4,7 @@
 namespace minfer::test {
 namespace {
 
-// Some layers of SmolLM2-135M, whose step is that of one cluster. The second length is past the
+// Some layers of SmolLM2-135M, whose step is that of one cluster. The third length is past the
 // positions where a block attends with one query head.
 TEST_F(CudaModel, StepsOfOneClusterAgreeWithTheCpu) {
   const auto cpu = make_cpu_backend();

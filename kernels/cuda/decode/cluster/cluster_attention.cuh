@@ -9,12 +9,11 @@
 // elements.
 namespace minfer::cuda {
 
-// What a lane has in attention, the same in all layers. kQueries: heads of a
-// group.
+// What a lane has in attention, the same in all layers. kQueries: heads of a group.
 template <int kQueries>
 class ClusterAttention {
  public:
-  // pos: of the token. heads: memory for the results of the warps.
+  // pos: of the token.
   __device__ ClusterAttention(const ClusterParams& p, uint8_t* shared, int pos)
       : p_(p), shared_(shared), pos_(pos) {
     const int block = int(blockIdx.x), lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;

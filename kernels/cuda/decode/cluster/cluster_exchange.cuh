@@ -8,8 +8,9 @@
 // with it its bytes to all barriers.
 //
 // No copy is overwritten early: a block stores its rows of vector V of the next layer only when it
-// has the whole of every vector between, to each of which every block that reads V contributes
-// after it has read V.
+// has the whole of the outputs of the linear phases between, to each of which every block
+// contributes after it has read V. And no barrier completes early: bytes may come before they are
+// expected, but the arrival that comes with the expectation is missing until then.
 namespace minfer::cuda {
 
 class ClusterVectors {

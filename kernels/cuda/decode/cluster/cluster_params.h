@@ -20,8 +20,10 @@ __host__ __device__ constexpr int most_cluster_pieces(bool is_down) {
 // Bytes from the staged digits of one place to those of the next (step_params.h): 8 banks more than
 // a multiple of 16.
 constexpr int kClusterDigits = most_cluster_pieces(true) * kTileColumns + 32;
-// A thread computes one row, or pair of rows.
-constexpr int kMostClusterTiles = 256 / kTileRows;
+// Tiles of a block in a phase, pairs counted twice: they bound the memory for sums, and the last
+// warp has no rows.
+constexpr int kMostClusterTiles = 16;
+static_assert(kMostClusterTiles * kTileRows <= 32 * (kClusterWarps - 1));
 constexpr int kMostClusterQueries = 4;  // query heads of a group
 constexpr int kMostClusterParts = 8;    // of a group
 constexpr int kClusterHeadDim = 64;
@@ -34,7 +36,7 @@ enum ClusterPhase : int { kClusterQkv, kClusterWo, kClusterGateUp, kClusterDown,
 __host__ __device__ constexpr int cluster_tiles_at_once(int phase) {
   return phase == kClusterQkv ? 4 : phase == kClusterGateUp ? 6 : 3;
 }
-constexpr int kMostTilesAtOnce = 6;
+constexpr int kMostTilesAtOnce = cluster_tiles_at_once(kClusterGateUp);
 // The vectors that the blocks exchange in a layer. AttnParts: for each part, which is a range of
 // the positions for a group of query heads, for each head, its output, not yet divided,
 // and four numbers of which the first two are the maximum and the sum of softmax.

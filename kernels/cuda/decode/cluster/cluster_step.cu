@@ -163,12 +163,13 @@ std::optional<ClusterStep::Variant> ClusterStep::variant_of(DType compute_type,
     p->vectors_are_bf16 = compute_type == DType::BF16;
     MINFER_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    // A limit of the function, which steps of other models have, too.
     MINFER_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->shared.total));
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room));
     ClusterLaunch launch(n_blocks, kClusterThreads, size_t(p->shared.total), n_blocks, nullptr);
     int n_clusters = 0;
     MINFER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&n_clusters, kernel, launch.config()));
-    if (n_clusters > 0) return Variant{*p, kernel};
+    if (n_clusters > 0) return Variant{*p, kernel, n_queries};
   }
   return std::nullopt;
 }
@@ -190,9 +191,14 @@ std::unique_ptr<ClusterStep> ClusterStep::make(cudaStream_t stream, DType comput
     }
   };
   if (few_positions > 0) add(1);
-  const bool needs_many = variants.empty() || model.max_seq_len > few_positions;
-  if (needs_many && (n_shared > 1 || variants.empty())) add(n_shared);
-  if (variants.empty()) return nullptr;
+  if (variants.empty() || model.max_seq_len > few_positions) {
+    if (n_shared > 1 || variants.empty()) add(n_shared);
+    // Fewer blocks would read the rows of a head for too long.
+    constexpr int kLeastParts = 3;
+    const bool has_many = !variants.empty() && variants.back().n_queries == n_shared &&
+                          variants.back().params.n_parts >= kLeastParts;
+    if (!has_many) return nullptr;
+  }
   return std::unique_ptr<ClusterStep>(
       new ClusterStep(stream, model, std::move(variants), few_positions));
 }
@@ -237,7 +243,7 @@ void ClusterStep::make_layers() {
 }
 
 void ClusterStep::launch_layers(int variant) {
-  const auto& [p, kernel] = variants_.at(size_t(variant));
+  const auto& [p, kernel, n_queries] = variants_.at(size_t(variant));
   ClusterLaunch launch(p.n_blocks, kClusterThreads, size_t(p.shared.total), p.n_blocks, stream());
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel, p));
   const DecodeModel& m = model();

@@ -13,12 +13,12 @@
 namespace minfer::cuda {
 
 // A decode step of a small model as one kernel of one cluster, which runs all layers
-// (cluster_kernel.cuh), and one of all SMs for the output norm and matrix, which fills its ring
-// meanwhile. It takes Llama's block with weights of U4 in scales of groups, up to four query heads
-// for a key/value head, and an F16 cache, where the blocks of a cluster have room for a layer.
+// (cluster_kernel.cuh), and one of all SMs for the output norm and matrix, which begins meanwhile.
+// It takes Llama's block with weights of U4 in scales of groups, up to four query heads for a
+// key/value head, and an F16 cache, where the blocks of a cluster have room for a layer.
 //
-// For few positions a block attends with one query head, if there are blocks for all: then nothing
-// is merged. For many, several blocks share the positions of all query heads of a key/value head.
+// For few positions a block attends with one query head, if there are blocks for all. For many, at
+// least three blocks share the positions of all query heads of a key/value head.
 class ClusterStep final : public CapturedStep {
  public:
   // Positions below this are few. Measured with SmolLM2-135M on an H200: one head in a block is 4 %
@@ -34,6 +34,7 @@ class ClusterStep final : public CapturedStep {
   struct Variant {
     ClusterParams params;
     ClusterKernel kernel;
+    int64_t n_queries;  // heads of a group
   };
 
   ClusterStep(cudaStream_t stream, const DecodeModel& model, std::vector<Variant> variants,

@@ -4,8 +4,8 @@
 #include "kernels/cuda/ptx.cuh"
 
 // Shared memory holds the block's tiles of all phases of a layer, and the weights of norms. As soon
-// as the block has multiplied those of a phase, its last warp, which has no rows to publish in most
-// phases, asks for those of the next layer, so that memory has almost a layer's time to bring them.
+// as the block has multiplied those of a phase, its last warp, which never has rows to publish,
+// asks for those of the next layer, so that memory has almost a layer's time to bring them.
 namespace minfer::cuda {
 
 __host__ __device__ constexpr bool has_norm_in_cluster(int phase) {

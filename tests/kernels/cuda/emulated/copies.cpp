@@ -112,6 +112,8 @@ void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier
 void store_to_block(uint32_t to, const float (&x)[4], uint32_t barrier) {
   constexpr uint32_t kInBlock = 0xFFFFFF;
   require(to % sizeof x == 0 && to >> 24 == barrier >> 24, "a store to no whole 16 bytes");
+  require((to & kInBlock) + sizeof x <= static_cast<size_t>(g_cluster.shared_bytes),
+          "a store behind the shared memory");
   const std::array<float, 4> values{x[0], x[1], x[2], x[3]};
   g_cluster.loads.push_back([=] {
     Block& block = block_of(static_cast<int>(to >> 24));
