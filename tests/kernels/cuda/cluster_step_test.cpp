@@ -5,8 +5,6 @@
 namespace minfer::test {
 namespace {
 
-// The second one reads what the first one has appended to the cache.
-constexpr int64_t kSteps = 2;
 // The input of the output matrix is rounded to F16, by at most 2^-11 of each number, and hardly
 // anything is lost before that.
 constexpr double kMostClusterError = 0x1p-11;
@@ -20,24 +18,13 @@ std::unique_ptr<DecodePlan> cluster_plan_of(const DecodeModel& model, int64_t fe
 
 class ClusterStep : public testing::TestWithParam<StepCase> {};
 
-// The first step is one of few positions, the second one of many. Every step is repeated, with
-// other turns of the threads, and must give the same bits.
+// The first step is one of few positions, the second one of many.
 TEST_P(ClusterStep, ComputesTheModel) {
   const StepCase& c = GetParam();
   SmallModel small(c);
   const auto plan = cluster_plan_of(small.model(), c.pos + 1);
   ASSERT_TRUE(plan);
-  for (int64_t i = 0; i < kSteps; ++i) {
-    const auto token = TokenId(i * 67 % kVocab);
-    const DecodeRow row{token, c.pos + i, kPages};
-    const auto span = plan->step(row);
-    const std::vector<float> logits(span.begin(), span.end());
-    const double error = error_of(logits, small.logits(token, c.pos + i));
-    EXPECT_LE(error, kMostClusterError) << "step " << i;
-    RecordProperty(cat("error_", i), cat(error));
-    const auto again = plan->step(row);
-    EXPECT_EQ(std::vector(again.begin(), again.end()), logits) << "step " << i;
-  }
+  expect_two_steps(*plan, small, c, kMostClusterError);
 }
 
 Format int4(int64_t group, bool has_mins = false) {

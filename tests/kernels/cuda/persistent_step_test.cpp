@@ -13,23 +13,12 @@ cuda::PersistentStep::Tuning tuning_of(const StepCase& c, int64_t few_positions)
   return {.few_positions = few_positions, .elements_alone = 128 * c.head_dim};
 }
 
-// Every step is repeated, with other turns of the threads, and must give the same bits.
 void expect_steps(const StepCase& c, const cuda::PersistentStep::Tuning& tuning, bool has_room) {
   SmallModel small(c);
   emulated::g_static_shared_bytes = has_room ? 32 << 10 : emulated::kStaticSharedBytes;
   const auto plan = plan_of(small.model(), tuning);
   ASSERT_TRUE(plan);
-  for (int64_t i = 0; i < kSteps; ++i) {
-    const auto token = TokenId(i * 67 % kVocab);
-    const DecodeRow row{token, c.pos + i, kPages};
-    const auto span = plan->step(row);
-    const std::vector<float> logits(span.begin(), span.end());
-    const double error = error_of(logits, small.logits(token, c.pos + i));
-    EXPECT_LE(error, kMostError) << "step " << i;
-    testing::Test::RecordProperty(cat("error_", i), cat(error));
-    const auto again = plan->step(row);
-    EXPECT_EQ(std::vector(again.begin(), again.end()), logits) << "step " << i;
-  }
+  expect_two_steps(*plan, small, c, kMostError);
 }
 
 // Where query heads share a head of keys and values, a block has one of them in the first step, and

@@ -470,4 +470,21 @@ inline std::unique_ptr<DecodePlan> plan_of(const DecodeModel& model,
   return std::make_unique<cuda::CapturedPlan>(std::move(steps));
 }
 
+// Two steps from c.pos on, the second of which reads what the first one has appended to the cache.
+// Each is repeated, with other turns of the threads, and must give the same bits.
+inline void expect_two_steps(DecodePlan& plan, const SmallModel& small, const StepCase& c,
+                             double most_error) {
+  for (int64_t i = 0; i < 2; ++i) {
+    const auto token = TokenId(i * 67 % kVocab);
+    const DecodeRow row{token, c.pos + i, kPages};
+    const auto span = plan.step(row);
+    const std::vector<float> logits(span.begin(), span.end());
+    const double error = error_of(logits, small.logits(token, c.pos + i));
+    EXPECT_LE(error, most_error) << "step " << i;
+    testing::Test::RecordProperty(cat("error_", i), cat(error));
+    const auto again = plan.step(row);
+    EXPECT_EQ(std::vector(again.begin(), again.end()), logits) << "step " << i;
+  }
+}
+
 }  // namespace minfer::test

@@ -13,7 +13,7 @@ namespace minfer::cuda {
 template <int kQueries>
 class ClusterAttention {
  public:
-  // pos: of the token.
+  // pos: the position of the token.
   __device__ ClusterAttention(const ClusterParams& p, uint8_t* shared, int pos)
       : p_(p), shared_(shared), pos_(pos) {
     const int block = int(blockIdx.x), lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
@@ -136,9 +136,9 @@ class ClusterAttention {
     return reinterpret_cast<const float*>(shared_ + p_.shared.vectors[kVectorQkv]) +
            head * kHeadDim;
   }
-  // The lane's elements of head `head` of q and k, rotated. Of a pair, the element in the lower
-  // half becomes own cos - other sin, and that in the upper half own cos + other sin, with the
-  // roundings of attention::rotated.
+  // Gives the lane's eight elements of a head, rotated. Heads are counted through q, then k. RoPE
+  // turns an element of the lower half together with one of the upper half: the former becomes own
+  // cos - other sin, the latter own cos + other sin, with the roundings of attention::rotated.
   __device__ void rotated_slice(float (&to)[8], int head) const {
     constexpr int kHalf = kHeadDim / 2;
     float other[8], cosines[8], sines[8];

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   }
   const ClusterVectors vectors(p, shared);
   const auto await_weights = [&](int phase, int index) {
-    const uint32_t weights = weights_barrier(p, shared, phase);
+    const uint32_t weights = ptx::shared_address(weights_barrier(p, shared, phase));
     while (!ptx::mbarrier_is_complete(weights, index & 1)) ptx::before_next_try();
     __syncwarp();
   };

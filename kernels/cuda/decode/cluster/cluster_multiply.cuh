@@ -63,8 +63,9 @@ class ClusterMultiplier {
     }
   }
 
-  // Multiplies the block's n_tiles tiles, kTiles at a time; behind the last one it reads what is
-  // there and leaves sums that nobody reads. The others are multiplied by `unit`.
+  // Multiplies the block's n_tiles tiles, kTiles at a time, and their sums by `unit`. If kTiles
+  // does not divide n_tiles, the last round also reads the memory behind the last tile, and writes
+  // sums behind those of its rows; nobody reads them.
   __device__ void run(const uint8_t* shared, int n_tiles, float* sums, float unit) const {
     const int g = lane_ / 4, t = lane_ % 4;
     // Of a digit, as in add_digits (step_operands.cuh), for rows g and g + 8.

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/decode/cluster/cluster_step.h"
 #include "kernels/cuda/decode/cluster/cluster_weights.cuh"
+#include "kernels/cuda/decode/graph/decode_layers.h"
 #include "kernels/cuda/decode/persistent/step_gemvs.h"
 #include "kernels/cuda/decode/plain_blocks.h"
 #include "kernels/cuda/launch.h"
@@ -30,10 +31,10 @@ std::optional<ScaleKind> scale_kind_of(const Matrix& w) {
 
 // The scales of all matrices of all layers, if the kernel has an instance for them.
 std::optional<ScaleKind> scale_kind_of(const DecodeModel& model) {
-  const auto first = scale_kind_of(linears_of(*model.layers.front().weights).front()->weight);
+  const auto of_first = linears_of(*model.layers.front().weights);
+  const auto first = scale_kind_of(of_first.front()->weight);
   const auto is_alike = [&](const DecodeLayer& layer) {
     const auto linears = linears_of(*layer.weights);
-    const auto of_first = linears_of(*model.layers.front().weights);
     return std::equal(
         linears.begin(), linears.end(), of_first.begin(), [&](const Linear* a, const Linear* b) {
           return scale_kind_of(a->weight) == first && same_format(a->weight, b->weight);
@@ -169,7 +170,7 @@ std::optional<ClusterStep::Variant> ClusterStep::variant_of(DType compute_type,
     ClusterLaunch launch(n_blocks, kClusterThreads, size_t(p->shared.total), n_blocks, nullptr);
     int n_clusters = 0;
     MINFER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&n_clusters, kernel, launch.config()));
-    if (n_clusters > 0) return Variant{*p, kernel, n_queries};
+    if (n_clusters > 0) return Variant{*p, kernel};
   }
   return std::nullopt;
 }
@@ -195,7 +196,7 @@ std::unique_ptr<ClusterStep> ClusterStep::make(cudaStream_t stream, DType comput
     if (n_shared > 1 || variants.empty()) add(n_shared);
     // Fewer blocks would read the rows of a head for too long.
     constexpr int kLeastParts = 3;
-    const bool has_many = !variants.empty() && variants.back().n_queries == n_shared &&
+    const bool has_many = !variants.empty() && variants.back().params.groups_per_kv == 1 &&
                           variants.back().params.n_parts >= kLeastParts;
     if (!has_many) return nullptr;
   }
@@ -243,14 +244,10 @@ void ClusterStep::make_layers() {
 }
 
 void ClusterStep::launch_layers(int variant) {
-  const auto& [p, kernel, n_queries] = variants_.at(size_t(variant));
+  const auto& [p, kernel] = variants_.at(size_t(variant));
   ClusterLaunch launch(p.n_blocks, kClusterThreads, size_t(p.shared.total), p.n_blocks, stream());
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel, p));
-  const DecodeModel& m = model();
-  const GemvNorm norm{m.output_norm->weight, m.output_norm->bias, m.edges.output_norm_eps,
-                      m.edges.output_norm == NormKind::Rms};
-  const GemvPart head{m.output, logits(), {}};
-  gemv(stream(), x(), &norm, {&head, 1}, Epilogue::Store);
+  DecodeLayers::launch_output(stream(), model(), x(), logits(), /*behind_experts=*/false);
 }
 
 }  // namespace minfer::cuda

@@ -34,7 +34,6 @@ class ClusterStep final : public CapturedStep {
   struct Variant {
     ClusterParams params;
     ClusterKernel kernel;
-    int64_t n_queries;  // heads of a group
   };
 
   ClusterStep(cudaStream_t stream, const DecodeModel& model, std::vector<Variant> variants,

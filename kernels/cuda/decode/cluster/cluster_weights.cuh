@@ -12,9 +12,8 @@ __host__ __device__ constexpr bool has_norm_in_cluster(int phase) {
   return phase == kClusterQkv || phase == kClusterGateUp;
 }
 // The barrier of a phase's weights, behind those of the vectors.
-__device__ inline uint32_t weights_barrier(const ClusterParams& p, const uint8_t* shared,
-                                           int phase) {
-  return ptx::shared_address(shared + p.shared.barriers) + 8 * (kClusterVectors + phase);
+__device__ inline uint64_t* weights_barrier(const ClusterParams& p, uint8_t* shared, int phase) {
+  return reinterpret_cast<uint64_t*>(shared + p.shared.barriers) + kClusterVectors + phase;
 }
 
 // Begins to copy the block's weights of a phase. One warp calls it; a lane asks for those of one
@@ -31,8 +30,7 @@ __device__ inline void load_weights(const ClusterParams& p, const ClusterLayer& 
   const ClusterGemv& gemv = p.gemvs[kPhase];
   const int lane = int(threadIdx.x) % 32, block = int(blockIdx.x);
   const int begin = gemv.begin(block, p.n_blocks), n = gemv.count(block, p.n_blocks);
-  auto* const barrier =
-      reinterpret_cast<uint64_t*>(shared + p.shared.barriers) + kClusterVectors + kPhase;
+  uint64_t* const barrier = weights_barrier(p, shared, kPhase);
   const int norm_bytes = has_norm_in_cluster(kPhase) ? 2 * gemv.in_dim : 0;
   if (lane == 0) {
     ptx::mbarrier_expect(barrier, (kInPairs ? 2 : 1) * n * gemv.tile_bytes() + norm_bytes);

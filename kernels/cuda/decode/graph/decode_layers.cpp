@@ -98,10 +98,15 @@ void DecodeLayers::launch(Tensor x, Tensor logits, const StepRows& rows) {
     launch_layer(layer, behind_experts, x, rows);
     behind_experts = layer.spec.has_experts();
   }
+  launch_output(stream_, m, x, logits, behind_experts);
+}
+
+void DecodeLayers::launch_output(cudaStream_t stream, const DecodeModel& m, Tensor x, Tensor logits,
+                                 bool behind_experts) {
   const GemvNorm norm{m.output_norm->weight, m.output_norm->bias, m.edges.output_norm_eps,
                       m.edges.output_norm == NormKind::Rms};
   const GemvPart head{m.output, logits, {}};
-  gemv(stream_, x, &norm, {&head, 1}, Epilogue::Store, behind_experts);
+  gemv(stream, x, &norm, {&head, 1}, Epilogue::Store, behind_experts);
 }
 
 void DecodeLayers::launch_layer(const DecodeLayer& layer, bool behind_experts, Tensor x,

@@ -27,6 +27,10 @@ class DecodeLayers {
   // Computes the logits [n, vocab_size] F32 of n rows. x [n, dim] F32 holds the embeddings of their
   // tokens and becomes the residual stream.
   void launch(Tensor x, Tensor logits, const StepRows& rows);
+  // The output norm and matrix alone: logits of the rows of the residual stream x. behind_experts:
+  // the kernel in front of it is one of experts.
+  static void launch_output(cudaStream_t stream, const DecodeModel& model, Tensor x, Tensor logits,
+                            bool behind_experts);
 
  private:
   void launch_layer(const DecodeLayer& layer, bool behind_experts, Tensor x, const StepRows& rows);

@@ -169,7 +169,7 @@ class WordsOfU4 {
   static constexpr float kOfLow = 0x1p23f, kOfHigh = -0x1p22f / Codes<StepFormat::U4>::kUpperUnit;
 
   WordsOfU4() = default;
-  // digits: of the piece, as the lane reads them (digits_of_lane).
+  // digits: the digits of x for the columns of the piece, at the lane's place (digits_of_lane).
   __device__ WordsOfU4(const uint8_t* digits, int g) {
     using L = Codes<StepFormat::U4>;
     const uint4 four = *reinterpret_cast<const uint4*>(digits);
