@@ -33,6 +33,7 @@ __device__ inline T& static_shared() {
 __device__ inline int read_thread_index() {
   int index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  __builtin_assume(index >= 0 && index < 1024);  // so that / and % are a shift and a mask
   return index;
 }
 // The SM's clock; it starts again at 0 after 2^32.
@@ -135,14 +136,16 @@ __device__ inline void load_word(uint64_t& low, uint64_t& high, const uint4* fro
       : "l"(from), "n"(kAt * 16)
       : "memory");
 }
-// The same if `reads`, else it leaves the word as it is. It has a predicate instead of a branch.
+// The same if `reads` is not 0, else it leaves the word as it is. It has a predicate instead of a
+// branch.
 template <int kAt>
-__device__ inline void load_word_if(bool reads, uint64_t& low, uint64_t& high, const uint4* from) {
+__device__ inline void load_word_if(uint32_t reads, uint64_t& low, uint64_t& high,
+                                    const uint4* from) {
   asm volatile(
       "{\n.reg .pred p;\n.reg .b128 w;\nsetp.ne.u32 p, %4, 0;\nmov.b128 w, {%0, %1};\n"
       "@p ld.relaxed.gpu.global.b128 w, [%2 + %3];\nmov.b128 {%0, %1}, w;\n}"
       : "+l"(low), "+l"(high)
-      : "l"(from), "n"(kAt * 16), "r"(int(reads))
+      : "l"(from), "n"(kAt * 16), "r"(reads)
       : "memory");
 }
 __device__ inline void store_word(uint4* to, uint64_t low, uint64_t high) {

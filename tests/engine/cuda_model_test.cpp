@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "models/memory_needed.h"
@@ -223,8 +224,8 @@ TEST_F(CudaModel, TakesLongPrompts) {
   }
 }
 
-// Prompt and 128 tokens, 100 times: greedily and by the sampler, always the tokens that the host
-// chooses from the logits of single steps.
+// Prompt and 128 tokens, 100 times, or 1,000 with MINFER_LONG_TESTS: greedily and by the sampler,
+// always the tokens that the host chooses from the logits of single steps.
 TEST_F(CudaModel, RunsAtTheWidthOf7BAreAllAlike) {
   const ModelSpec spec = llama_spec({.dim = 4096,
                                      .ffn_dim = 11008,
@@ -234,8 +235,10 @@ TEST_F(CudaModel, RunsAtTheWidthOf7BAreAllAlike) {
                                      .vocab_size = 32000,
                                      .trained_seq_len = 160});
   constexpr int64_t kSteps = 128;
-  for (const SyntheticType& type : {SyntheticType{DType::F16, 0}, {DType::U4, 64}}) {
-    SCOPED_TRACE(cat(type.dtype));
+  const int n_runs = std::getenv("MINFER_LONG_TESTS") != nullptr ? 1000 : 100;
+  for (const SyntheticType& type :
+       {SyntheticType{DType::F16, 0}, {DType::U4, 64}, {DType::U4, 32}, {DType::U8, 0}}) {
+    SCOPED_TRACE(cat(type.dtype, " ", type.group));
     const Model model = make_synthetic_model(spec, type, *backend_, 1);
     Session session(model, *backend_, {});
     const std::vector<TokenId> prompt = some_ids(20, spec.vocab_size);
@@ -248,7 +251,7 @@ TEST_F(CudaModel, RunsAtTheWidthOf7BAreAllAlike) {
       SCOPED_TRACE(sampling.temperature);
       restart();
       const std::vector<TokenId> want = chosen_on_host(session, 2, kSteps, sampling);
-      for (int run = 0; run < 100; ++run) {
+      for (int run = 0; run < n_runs; ++run) {
         restart();
         ASSERT_EQ(chosen_by_run(session, 2, kSteps, kSteps, sampling), want) << "run " << run;
       }

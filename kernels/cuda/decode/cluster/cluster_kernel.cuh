@@ -55,12 +55,14 @@ __device__ inline float stage_in_cluster(const ClusterParams& p, uint8_t* shared
       x[i] *= of_column[i];
     }
   }
-  const StepWord digits{
-      {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])}};
-  const FixedPoint fixed(__reduce_max_sync(~0u, larger_magnitude(0, digits)));
+  const uint32_t bits[4] = {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
+                            __float_as_uint(x[3])};
+  LargestMagnitude top;
+  top.add(bits);
+  const FixedPoint fixed = top.fixed_point();
   auto* const to =
       reinterpret_cast<uint32_t*>(shared + p.shared.digits + digit_place(word, /*by_64=*/true));
-  store_digits(to, kClusterDigits / 4, digits.bits, fixed, /*by_64=*/true);
+  store_digits(to, kClusterDigits / 4, bits, fixed, /*by_64=*/true);
   __syncwarp();
   return fixed.unit;
 }
@@ -74,7 +76,7 @@ __device__ inline float stage_in_cluster(const ClusterParams& p, uint8_t* shared
 //              and rows of the residual stream
 //   exchange   five vectors a layer, through the shared memory of the cluster:
 //              cluster_exchange.cuh
-//   maths      activations are f32. Codes are multiplied by x in 32-bit fixed point: the sums of a
+//   maths      activations are f32. Codes are multiplied by x in 23-bit fixed point: the sums of a
 //              scale's columns are exact integers (ClusterMultiplier), to which scales are applied
 //              in f32. Keys and values are halves. Everything is summed in one order: same input,
 //              same bits

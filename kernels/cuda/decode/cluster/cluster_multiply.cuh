@@ -27,7 +27,7 @@ class ClusterMultiplier {
   // Takes the warp's digits. All lanes call it.
   __device__ ClusterMultiplier(const ClusterGemv& gemv, const uint8_t* digits) : gemv_(gemv) {
     const int g = lane_ / 4;
-    const uint8_t* const x = digits + g / 2 * kClusterDigits + lane_ % 4 * 16;
+    const uint8_t* const x = digits + digit_of_column(g) * kClusterDigits + lane_ % 4 * 16;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
       const int piece = warp_ + k * kClusterWarps;
@@ -68,8 +68,8 @@ class ClusterMultiplier {
   // sums behind those of its rows; nobody reads them.
   __device__ void run(const uint8_t* shared, int n_tiles, float* sums, float unit) const {
     const int g = lane_ / 4, t = lane_ % 4;
-    // Of a digit, as in add_digits (step_operands.cuh), for rows g and g + 8.
-    const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit;
+    // As in add_digits (step_operands.cuh), for rows g and g + 8.
+    const float digit = digit_unit(t);
     const float low_unit = digit * (kByWords ? WordsOfU4::kOfLow : 1.0f);
     const float high_unit = digit * (kByWords ? WordsOfU4::kOfHigh : 1.0f / L::kUpperUnit);
     float* const to = sums + (g + 8 * t) * kClusterWarps + warp_;

@@ -102,7 +102,7 @@ ClusterShared lay_out(ClusterParams& p, int n_queries) {
   at.layers = place(p.n_layers * int{sizeof(ClusterLayer)});
   at.angles = place(2 * kClusterHeadDim * kFloat);
   at.squares = place(kClusterWarps * kFloat);
-  at.digits = place(4 * kClusterDigits);
+  at.digits = place(kDigits * kClusterDigits);
   at.sums = place((kMostClusterTiles + kMostTilesAtOnce - 1) * kTileRows * kClusterWarps * kFloat);
   at.heads = place(kClusterWarps * n_queries * kClusterQueryStride * kFloat);
   for (int i = 0; i < kClusterVectors; ++i) at.vectors[i] = place(p.vector_bytes[i]);

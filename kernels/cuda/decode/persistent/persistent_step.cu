@@ -189,7 +189,7 @@ void tune(StepParams& p) {
 // Whether all matrices are codes that the instances for two tokens have.
 bool are_codes_alone(const StepMixes& mixed) {
   const bool has_instance =
-      mixed.weights == StepWeights::Int4 || mixed.weights == StepWeights::Codes;
+      mixed.weights != StepWeights::Floats && mixed.weights != StepWeights::Mixed;
   return has_instance && std::ranges::all_of(mixed.mixes.front().phases, [](const StepGemv& gemv) {
            return are_codes(gemv.format);
          });
@@ -201,6 +201,10 @@ StepKernel kernel_for(StepWeights weights, const StepAttention& a, bool is_plain
       return step_kernel_of<StepWeights::Floats>(a.heads_per_block, a.head_dim, is_plain);
     case StepWeights::Int4:
       return step_kernel_of<StepWeights::Int4>(a.heads_per_block, a.head_dim, is_plain);
+    case StepWeights::ShortInt4:
+      return step_kernel_of<StepWeights::ShortInt4>(a.heads_per_block, a.head_dim, is_plain);
+    case StepWeights::Int8:
+      return step_kernel_of<StepWeights::Int8>(a.heads_per_block, a.head_dim, is_plain);
     case StepWeights::Codes:
       return step_kernel_of<StepWeights::Codes>(a.heads_per_block, a.head_dim, is_plain);
     case StepWeights::Mixed:

@@ -11,9 +11,9 @@
 // one head (step_values.cuh), and in f32 for several.
 namespace minfer::cuda {
 
-// q of the block's heads in shared memory, in 32-bit fixed point: signed 8-bit digits
-// [heads][4][head_dim], then the unit of each head, then, for several heads, the attention weights
-// [heads][16] of each warp.
+// q of the block's heads in shared memory, in 23-bit fixed point: signed 8-bit digits
+// [heads][4][head_dim], of which the last are zeros, then the unit of each head, then, for several
+// heads, the attention weights [heads][16] of each warp.
 struct QueryCodes {
   uint8_t* digits;  // null: the cache is not multiplied as codes
 
@@ -32,7 +32,8 @@ struct QueryCodes {
     constexpr int kWords = (I::kHeadDim + 127) / 128;  // of a lane, four columns each
     const int lane = thread_index() % 32;
     for (int head = first; head < I::kQueries; head += kStepWarps - 2 * I::kTokens) {
-      uint32_t bits[kWords][4], top = 0;
+      uint32_t bits[kWords][4];
+      LargestMagnitude top;
 #pragma unroll
       for (int k = 0; k < kWords; ++k) {
         const int column = 4 * lane + 128 * k;
@@ -41,12 +42,10 @@ struct QueryCodes {
             has_columns ? *reinterpret_cast<const float4*>(q[head] + column) : float4{0, 0, 0, 0};
         const float four[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          bits[k][i] = __float_as_uint(four[i]);
-          top = max(top, bits[k][i] & 0x7fffffffu);
-        }
+        for (int i = 0; i < 4; ++i) bits[k][i] = __float_as_uint(four[i]);
+        top.add(bits[k]);
       }
-      const FixedPoint fixed(__reduce_max_sync(~0u, top));
+      const FixedPoint fixed = top.fixed_point();
       if (lane == 0) {
         reinterpret_cast<float*>(digits + unit_at(I::kQueries, a.head_dim))[head] =
             fixed.unit * kDigitUnit;
@@ -55,11 +54,12 @@ struct QueryCodes {
       for (int k = 0; k < kWords; ++k) {
         const int column = 4 * lane + 128 * k;
         if (column >= a.head_dim) continue;
-        uint32_t planes[4];
-        digit_planes(planes, bits[k], fixed.to_fixed);
+        uint32_t planes[kDigits];
+        fixed.digits(planes, bits[k], /*swaps=*/false);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          *reinterpret_cast<uint32_t*>(digits + (head * 4 + i) * a.head_dim + column) = planes[i];
+          *reinterpret_cast<uint32_t*>(digits + (head * 4 + i) * a.head_dim + column) =
+              i < kDigits ? planes[i % kDigits] : 0;
         }
       }
     }

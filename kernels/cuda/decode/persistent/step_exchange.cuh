@@ -28,6 +28,10 @@ __device__ inline float through_word(float x) { return __uint_as_float(__float_a
 struct StepWord {
   uint32_t bits[4];
   __device__ float at(int i) const { return __uint_as_float(bits[i] & ~15u); }
+  // Zeros that carry an epoch.
+  static __device__ StepWord of(uint32_t epoch) {
+    return {{epoch & 15u, epoch >> 4 & 15u, epoch >> 8 & 15u, epoch >> 12 & 15u}};
+  }
   __device__ bool is_of(uint32_t epoch) const {
     return (((bits[0] ^ epoch) | (bits[1] ^ epoch >> 4) | (bits[2] ^ epoch >> 8) |
              (bits[3] ^ epoch >> 12)) &
@@ -55,9 +59,9 @@ __device__ inline StepWord load_word_of_peer(const uint4* from) {
   ptx::load_word_of_peer(low, high, from);
   return {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
 }
-// The same as load_word if `reads`, else it leaves the word as it is.
+// The same as load_word if `reads` is not 0, else it leaves the word as it is.
 template <int kAt>
-__device__ inline void load_word_if(bool reads, StepWord& word, const uint4* from) {
+__device__ inline void load_word_if(uint32_t reads, StepWord& word, const uint4* from) {
   uint64_t low = uint64_t{word.bits[1]} << 32 | word.bits[0];
   uint64_t high = uint64_t{word.bits[3]} << 32 | word.bits[2];
   ptx::load_word_if<kAt>(reads, low, high, from);
@@ -97,26 +101,40 @@ __device__ inline void for_each_index(F&& f) {
   (std::make_integer_sequence<int, kN>());
 }
 
-// Reads words from[kPlace(k)] for every k with kPlace(k) < n, and sets the others to zero. It loads
-// all words at once, then again those that do not carry the epoch yet, until all do. A single place
-// in the code loads them, so that the words stay in their registers.
+// Whether all words carry an epoch. What comes behind the wait for them is code that runs once, so
+// that instructions count: one for each float, in four chains.
+template <int kN>
+__device__ inline bool are_of(const StepWord (&words)[kN], uint32_t epoch) {
+  uint32_t wrong[4] = {};
+#pragma unroll
+  for (const StepWord& word : words) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) wrong[i] |= word.bits[i] ^ epoch >> 4 * i;
+  }
+  return ((wrong[0] | wrong[1] | wrong[2] | wrong[3]) & 15u) == 0;
+}
+
+// Reads words from[kPlace(k)] for every k with kPlace(k) < n, and sets the others to zero; all
+// still carry the epoch. It loads all words at once, then again those that do not carry the epoch
+// yet, until all do. A single place in the code loads them, so that the words stay in their
+// registers.
 template <int (*kPlace)(int), int kN>
 __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n,
                                    uint32_t epoch) {
   unsigned missing = 0;
 #pragma unroll
   for (int k = 0; k < kN; ++k) {
-    words[k] = {};
+    words[k] = StepWord::of(epoch);
     if (kPlace(k) < n) missing |= 1u << k;
   }
   for (Patience patience;;) {
     for_each_index<kN>(
-        [&]<int k>() { load_word_if<kPlace(k)>((missing >> k & 1) != 0, words[k], from); });
+        [&]<int k>() { load_word_if<kPlace(k)>(missing & 1u << k, words[k], from); });
+    if (are_of(words, epoch)) return;
 #pragma unroll
     for (int k = 0; k < kN; ++k) {
       if (words[k].is_of(epoch)) missing &= ~(1u << k);
     }
-    if (missing == 0) return;
     patience.try_again();
   }
 }

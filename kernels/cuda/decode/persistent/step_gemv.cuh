@@ -9,14 +9,15 @@
 // floats see multiply_rows.
 namespace minfer::cuda {
 
-// `unit`: the factor of the warp's sums, for each token. Float weights take all stages, not only
-// `stages`.
+// `unit`: the factor of the warp's sums, for each token. is_head: of the output matrix. Float
+// weights take all stages, not only `stages`.
 template <typename I, typename Clock>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
                                 int token_stride, float* scratch, StepCursor<Clock>& cursor,
                                 int n_tiles, const float (&unit)[I::kTokens],
-                                const StepStages& stages) {
-  const int pieces = stage_pieces(gemv.format);  // of a whole stage
+                                const StepStages& stages, bool is_head) {
+  const int pieces =  // of a whole stage
+      I::kIsInt4 || I::kIsInt8 ? kStagePieces : stage_pieces(gemv.format);
   const StepShape shape{stages.begin,
                         stages.end - stages.begin,
                         min(gemv.n_pieces, stages.end * pieces) - stages.begin * pieces,
@@ -57,10 +58,10 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
   if constexpr (I::kIsFloat) {
     if (gemv.format == StepFormat::F16) return floats.template operator()<false>();
     return floats.template operator()<true>();
-  } else if constexpr (I::kIsInt4) {
-    if (gemv.format == kU4) {
-      if (gemv.scales == OfPiece) return codes.template operator()<kU4, 1>();
-      return codes.template operator()<kU4, 2>();
+  } else if constexpr (I::kIsInt4 || I::kIsInt8) {
+    constexpr int kScalesOfU4 = I::kIsShortInt4 ? 2 : 1;
+    if constexpr (I::kIsInt4) {
+      if (!is_head || gemv.format == kU4) return codes.template operator()<kU4, kScalesOfU4>();
     }
     if (gemv.scales == OfPiece) return codes.template operator()<kU8, 1>();
     return codes.template operator()<kU8, 0>();

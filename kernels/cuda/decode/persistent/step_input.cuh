@@ -18,7 +18,7 @@ namespace minfer::cuda {
 __device__ inline int float_place(int column) {
   return (column & ~63) | (column & 4) << 3 | (column & 56) >> 1 | (column & 3);
 }
-// The place, in bytes, of a word of four columns that is staged for codes: as 32-bit fixed point,
+// The place, in bytes, of a word of four columns that is staged for codes: as 23-bit fixed point,
 // whose signed 8-bit digits are columns of the integer MMA. All digits of one place are in the
 // order of the codes of a lane (quant/packed_layout.h): in 32 columns of U8 or 64 of others, those
 // that lane t = 0 of a quad multiplies come first, then those of t = 1, and so on.
@@ -27,39 +27,40 @@ __device__ inline int digit_place(int word, bool by_64) {
   const int n_log = by_64 ? 2 : 1, n = 1 << n_log;  // words of a lane
   return ((word & ~(4 * n - 1)) + word % 4 * n + (word >> 2 & (n - 1))) * 4;
 }
-// Splits a number times 2^29, below 2^30 in magnitude, into four digits: the sum of 256^i times
-// signed byte i.
-__device__ inline uint32_t digits_of(float x) {
-  constexpr uint32_t kHalves = 0x00808080;
-  return (uint32_t(__float2int_rn(x)) + kHalves) ^ kHalves;
-}
-constexpr float kDigitUnit = 0x1p-29f;
+constexpr float kDigitUnit = 0x1p-21f;
 
 // The unit of numbers whose largest magnitude has the bits `top`; those of infinity and NaN are
 // above all others.
 struct FixedPoint {
-  float unit;      // a power of two that brings the largest into [1, 2); NaN: one is not finite
-  float to_fixed;  // 2^29 / unit
+  // A power of two by which the largest is divided: it comes to [1 - 2^-6, 2 - 2^-5), since from
+  // there on digits() has no room. NaN: one is not finite, or above 1.96 * 2^127.
+  float unit;
+  float to_fixed;  // 1 / (unit * kDigitUnit)
   __device__ explicit FixedPoint(uint32_t top) {
-    const uint32_t exponent = top >> 23, bounded = max(exponent, 40u);
-    unit = exponent == 255 ? NAN : __uint_as_float(bounded << 23);
-    to_fixed = __uint_as_float((254 + 29 - bounded) << 23);
+    const uint32_t exponent = (top + (1u << 18)) >> 23, bounded = max(exponent, 40u);
+    unit = exponent >= 255 ? NAN : __uint_as_float(bounded << 23);
+    to_fixed = __uint_as_float((254 + 21 - bounded) << 23);
+  }
+
+  // Byte i of planes[d] becomes digit d of number i of four; with swaps, numbers 1 and 2 change
+  // places. A number is the sum of 256^d times signed digit d. The sum with 1.5 * 2^23 has the
+  // bits of the number as an integer; with half a digit more for each of the lower digits, they
+  // are signed when their highest bit is flipped.
+  __device__ void digits(uint32_t (&planes)[kDigits], const uint32_t (&bits)[4], bool swaps) const {
+    constexpr uint32_t kTop = 0x80808080;
+    uint32_t x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = __float_as_uint(fmaf(__uint_as_float(bits[i]), to_fixed, 0x1.8p23f + 0x8080));
+    }
+    const uint32_t first = swaps ? 0x5140 : 0x5410, second = swaps ? 0x7362 : 0x7632;
+    const uint32_t low[2] = {__byte_perm(x[0], x[1], 0x5140), __byte_perm(x[2], x[3], 0x5140)};
+    const uint32_t high[2] = {__byte_perm(x[0], x[1], 0x0062), __byte_perm(x[2], x[3], 0x0062)};
+    planes[0] = __byte_perm(low[0], low[1], first) ^ kTop;
+    planes[1] = __byte_perm(low[0], low[1], second) ^ kTop;
+    planes[2] = (__byte_perm(high[0], high[1], first) + 0x40404040) ^ kTop;  // 64 more, of 1.5
   }
 };
-
-// Byte i of planes[d] becomes digit d of the i-th of four numbers.
-__device__ inline void digit_planes(uint32_t (&planes)[4], const uint32_t (&bits)[4],
-                                    float to_fixed) {
-  uint32_t x[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = digits_of(__uint_as_float(bits[i]) * to_fixed);
-  const uint32_t low[2] = {__byte_perm(x[0], x[1], 0x5140), __byte_perm(x[2], x[3], 0x5140)};
-  const uint32_t high[2] = {__byte_perm(x[0], x[1], 0x7362), __byte_perm(x[2], x[3], 0x7362)};
-  planes[0] = __byte_perm(low[0], low[1], 0x5410);
-  planes[1] = __byte_perm(low[0], low[1], 0x7632);
-  planes[2] = __byte_perm(high[0], high[1], 0x5410);
-  planes[3] = __byte_perm(high[0], high[1], 0x7632);
-}
 
 __device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
   if (is_bf16) return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
@@ -101,9 +102,10 @@ constexpr bool kHasRouter = std::is_base_of_v<RouterSource, Source>;
 
 // 1 / rms from the sums of squares of all warps, added in one order.
 __device__ inline float norm_factor(const float* squares, const StepGemv& gemv, float eps) {
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < kStepWarps; ++w) sum += squares[w];
+  static_assert(kStepWarps == 8);
+  const float4 a = reinterpret_cast<const float4*>(squares)[0];
+  const float4 b = reinterpret_cast<const float4*>(squares)[1];
+  const float sum = a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w;
   return rsqrtf(fmaf(sum, gemv.per_column, eps));
 }
 
@@ -327,21 +329,32 @@ __device__ inline float stage_floats(const StepGemv& gemv, const Source& source,
   return squares;
 }
 
-__device__ inline uint32_t larger_magnitude(uint32_t top, const StepWord& word) {
+// The largest magnitude of a lane's columns; NaN if one is NaN. Each of four chains has one column
+// of every word, so that they do not wait for each other.
+class LargestMagnitude {
+ public:
+  __device__ void add(const uint32_t (&bits)[4]) {
 #pragma unroll
-  for (const uint32_t x : word.bits) top = max(top, x & 0x7fffffffu);
-  return top;
-}
+    for (int i = 0; i < 4; ++i) top_[i] = ptx::max_or_nan(top_[i], fabsf(__uint_as_float(bits[i])));
+  }
+  // That of the columns of all lanes.
+  __device__ FixedPoint fixed_point() const {
+    const float top =
+        ptx::max_or_nan(ptx::max_or_nan(top_[0], top_[1]), ptx::max_or_nan(top_[2], top_[3]));
+    return FixedPoint(__reduce_max_sync(~0u, __float_as_uint(top) & 0x7fffffffu));
+  }
+
+ private:
+  float top_[4] = {};
+};
 
 // Writes a word as digits, `stride` words of memory from one digit to the next.
 __device__ inline void store_digits(uint32_t* to, int stride, const uint32_t (&bits)[4],
                                     const FixedPoint& fixed, bool by_64) {
-  // Columns are in the order of a word of codes: 0 2 1 3 in U4.
-  uint32_t planes[4];
-  digit_planes(planes, {bits[0], by_64 ? bits[2] : bits[1], by_64 ? bits[1] : bits[2], bits[3]},
-               fixed.to_fixed);
+  uint32_t planes[kDigits];
+  fixed.digits(planes, bits, by_64);  // columns in the order of a word of codes: 0 2 1 3 in U4
 #pragma unroll
-  for (int i = 0; i < 4; ++i) to[i * stride] = planes[i];
+  for (int i = 0; i < kDigits; ++i) to[i * stride] = planes[i];
 }
 
 // Stages the warp's columns, up to kBatch words of a lane, as digits of numbers divided by `unit`,
@@ -361,10 +374,10 @@ __device__ inline float stage_digits(const StepGemv& gemv, const Source& source,
   } else {
     squares = take_words<kNorm, false>(words, source, first, gemv.in_dim / 4);
   }
-  uint32_t top = 0;  // bits of the largest magnitude
+  LargestMagnitude top;
 #pragma unroll
-  for (const StepWord& word : words) top = larger_magnitude(top, word);
-  const FixedPoint fixed(__reduce_max_sync(~0u, top));
+  for (const StepWord& word : words) top.add(word.bits);
+  const FixedPoint fixed = top.fixed_point();
   unit = fixed.unit;
   auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, by_64));
 #pragma unroll
@@ -385,7 +398,7 @@ __device__ inline void stage_many_digits(const StepGemv& gemv, const StepSource&
   const int stride = digit_stride(gemv.in_dim) / 4, n_padded = (gemv.in_dim + 63) / 64 * 16;
   const int first = first_own_word(gemv.format);
   auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, by_64));
-  uint32_t top = 0;
+  LargestMagnitude top;
 #pragma unroll 1
   for (int begin = 0; begin < n_padded - first; begin += kPlace(kBatch)) {
     StepWord words[kBatch];
@@ -393,12 +406,12 @@ __device__ inline void stage_many_digits(const StepGemv& gemv, const StepSource&
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       if (begin + kPlace(k) >= n_padded - first) break;
-      top = larger_magnitude(top, words[k]);
+      top.add(words[k].bits);
 #pragma unroll
       for (int i = 0; i < 4; ++i) place[begin + kPlace(k) + i * stride] = words[k].bits[i];
     }
   }
-  const FixedPoint fixed(__reduce_max_sync(~0u, top));
+  const FixedPoint fixed = top.fixed_point();
   unit = fixed.unit;
   for (int at = 0; at < n_padded - first; at += kPlace(1)) {
     uint32_t bits[4];
@@ -414,9 +427,11 @@ template <typename I, bool kNorm, typename Source>
 __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source& source,
                                              uint8_t* input, float* squares_of_warps) {
   float unit = 1, squares = 0;
-  // One batch for the columns of most models, and one for as many as registers hold. The code runs
-  // once in a phase, so that fetching it takes longer than running it: the shorter one is faster.
-  constexpr int kFew = kStepNormWords / 2, kMany = kNorm ? kStepNormWords : kStepInputWords;
+  // One batch for the columns of most models, one for the input of down of many, and one for as
+  // many as registers hold. The code runs once in a phase, so that fetching it takes longer than
+  // running it: a shorter one is faster.
+  constexpr int kFew = kStepNormWords / 2, kMid = 12;
+  constexpr int kMany = kNorm ? kStepNormWords : kStepInputWords;
   const bool are_few = gemv.in_dim <= most_code_columns(true) / 2;
   [[maybe_unused]] const auto floats = [&] {
     return are_few ? stage_floats<kNorm, true, kFew>(gemv, source, input)
@@ -426,13 +441,16 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
     constexpr int kAll = kStageColumns / 2 / 4 / kStepConsumers;
     squares =
         gemv.has_several_rows() ? stage_floats<kNorm, false, kAll>(gemv, source, input) : floats();
-  } else if (!I::kIsInt4 && !are_codes(gemv.format)) {
+  } else if (!I::kIsInt4 && !I::kIsInt8 && !are_codes(gemv.format)) {
     squares = floats();
   } else if (!I::kIsPlain && !kNorm && gemv.in_dim > most_code_columns(kNorm)) {
     stage_many_digits(gemv, source, input, unit);
+  } else if (are_few) {
+    squares = stage_digits<kNorm, kFew>(gemv, source, input, unit);
+  } else if (I::kIsPlain && !kNorm && gemv.in_dim <= 4 * kStepConsumers * kMid) {
+    squares = stage_digits<kNorm, kMid>(gemv, source, input, unit);
   } else {
-    squares = are_few ? stage_digits<kNorm, kFew>(gemv, source, input, unit)
-                      : stage_digits<kNorm, kMany>(gemv, source, input, unit);
+    squares = stage_digits<kNorm, kMany>(gemv, source, input, unit);
   }
   bool has_squares = false;  // publish_logits has left them
   if constexpr (kHasRouter<Source>) has_squares = source.n_router_rows != 0;

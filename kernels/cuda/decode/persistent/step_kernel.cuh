@@ -41,6 +41,12 @@ __device__ inline int k_split_row(const StepGemv& gemv) {
   return min(gemv.count, gemv.round_tiles) << (gemv.rows_log + 1);
 }
 
+// Int4 has scales of rows in the output matrix alone.
+template <typename I>
+__device__ inline bool has_row_scales(const StepGemv& gemv, int phase) {
+  return (!I::kIsInt4 || phase == kHead) && gemv.has_row_scales();
+}
+
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input.
 template <typename I, typename Clock>
 __device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
@@ -51,13 +57,13 @@ __device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
   const bool is_k_split = at.tile < 0;
   float* const scratch = memory.scratch(at.buffer) + (is_k_split ? k_split_row(gemv) : 0);
   const int n_tiles = is_k_split ? 1 : min(gemv.round_tiles, gemv.count - at.tile);
-  if (gemv.has_row_scales() && !is_k_split) {
+  if (has_row_scales<I>(gemv, at.phase) && !is_k_split) {
     fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
   }
   multiply<I>(gemv, ring, memory.input, I::kTokens == 1 ? 0 : p.token_stride, scratch, cursor,
               n_tiles << halves_log, unit,
-              is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
+              is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages}, at.phase == kHead);
 }
 
 // The biases of the row that a thread has in a round, or of its row of gate and of up.
@@ -77,15 +83,16 @@ __device__ inline StepBias load_bias(const StepParams& p, const StepGemv& gemv,
   return {bias(0), at.phase == kGateUp ? bias(1) : 0.0f};
 }
 
-// stage_input of each token.
+// stage_input of each token, by the same code: it is fetched once.
 template <typename I, bool kNorm>
 __device__ __forceinline__ void stage_tokens(const StepParams& p, const StepGemv& gemv,
                                              StepSource source, uint8_t* input,
                                              float (*squares)[kStepWarps],
                                              float (&unit)[I::kTokens]) {
-#pragma unroll
+#pragma unroll 1
   for (int token = 0; token < I::kTokens; ++token) {
-    unit[token] =
+    if constexpr (I::kTokens == 2) unit[0] = unit[1];  // no register has an index that varies
+    unit[I::kTokens - 1] =
         stage_input<I, kNorm>(gemv, source, input + token * p.token_stride, squares[token]);
     source.words += p.words.of_token;
     if (source.plain != nullptr) source.plain += p.dim;
@@ -118,7 +125,7 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     const __half* const scales = memory.scales[at.buffer];
     const auto scaled_sum = [&](int row) {
       const float sum = sum_of_row<I>(gemv, scratch, row) * factor;
-      return gemv.has_row_scales() ? sum * __half2float(scales[scale_place(row)]) : sum;
+      return has_row_scales<I>(gemv, phase) ? sum * __half2float(scales[scale_place(row)]) : sum;
     };
     const int in_tile = thread & (gemv.tile_rows() - 1);
     const int row = (thread >> rows_log << (halves_log + rows_log)) + in_tile;
@@ -168,7 +175,8 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
 template <typename I>
 struct StepStatic {
   uint64_t full[kStepMaxSlots], empty[kStepMaxSlots];
-  float squares[2][I::kTokens][kStepWarps], post_squares[kStepWarps];
+  alignas(16) float squares[2][I::kTokens][kStepWarps];
+  alignas(16) float post_squares[kStepWarps];
   uint32_t first_epoch;
   int most_copies;
   int k_splits_came;
@@ -194,7 +202,7 @@ struct StepStatic {
 //   exchange   six vectors a layer, the logits of a router and the sums of K splits:
 //              step_exchange.cuh; the sums of wo and down over the ranks: step_peers.cuh
 //   maths      activations are f32. Float weights are multiplied in f32. Codes are multiplied by x
-//              in 32-bit fixed point: the sums of a group are exact integers (multiply_codes), to
+//              in 23-bit fixed point: the sums of a group are exact integers (multiply_codes), to
 //              which scales are applied in f32; whole numbers of scales that are products as
 //              integers (multiply_products). q . k of an int8 cache is computed alike if
 //              head_dim is a multiple of 64 (step_codes.cuh), else in f32; weights . v of one
@@ -284,26 +292,36 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   [[maybe_unused]] const auto router_rows = [&](const StepLayer& layer) {
     return static_cast<const uint8_t*>(layer.router) + int64_t{2} * p.dim * first_router_row;
   };
+  // From shuffles, so that the compiler keeps them: a load of a constant takes 30 clocks.
+  const int copies_of_exchange = __shfl_sync(~0u, p.copies_of_exchange, 0);
+  const int copies_of_gemv = __shfl_sync(~0u, p.copies_of_gemv, 0);
+  const auto allow = [&](int copies) {
+    if (thread_index() == 0) allow_copies(&s_most_copies, copies);
+  };
   int buffer = 0;
   cursor.clock.end(kStartRow, kInput);
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = phase_of(p, step);
     const StepLayer& layer = s_layers[layer_index % 2];
     const StepGemv* const phases = s_gemvs[I::kIsMixed ? p.mix_of_layer[layer_index] : 0];
-    const StepGemv& gemv = phases[phase];
     const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
     float(*const squares)[kStepWarps] = s_squares[step % 2];
     float unit[I::kTokens] = {};
-    if (thread_index() == 0) {
-      allow_copies(&s_most_copies, phase == kWo ? p.copies_of_gemv : p.copies_of_exchange);
-    }
+    allow(phase == kWo ? copies_of_gemv : copies_of_exchange);
     if (phase == kWo) {
+      // The block waits next, so that this costs no time; and no warp reads the layer before this
+      // one any more.
+      fetch_layer(layer_index + 1);
       const int kind = I::kIsPlain ? 0 : p.attention.kind(layer_index);
       attend<I>(p, layer, kind, s_attention, reinterpret_cast<float*>(memory.input),
                 memory.scratch(0), ring, cursor, epoch);
-      if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
+      allow(copies_of_exchange);
     }
+    // A copy in registers where there is room for it: read before the block waits for its input,
+    // and not behind that.
+    using OwnGemv = std::conditional_t<I::kHasOwnGemv, const StepGemv, const StepGemv&>;
+    OwnGemv gemv = phases[phase];
     // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
     // keeps its own residual stream, or has rows of the router. A block with rows of gate and up or
     // of down waits for all logits, so that whoever reads them contributes to what follows.
@@ -349,19 +367,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (chooses) choose_in_block(p, layer, s_experts, epoch);
     }
 
-    if (phase == kQkv) fetch_layer(layer_index + 1);
-    if ((phase == kWo || phase == kDown) && thread == 0) {  // prefetch the weight of the next norm
-      const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
-      const auto prefetch = [&](const void* weight) {
-        if (I::kIsPlain || weight != nullptr) ptx::prefetch_l2(weight, 2 * p.dim & ~15);
-      };
-      prefetch(phase == kWo ? next.ffn_norm : next.attn_norm);
-      if (!I::kIsPlain) prefetch(next.post_norms[phase == kWo ? 1 : 0]);
-      if (I::kHasExperts && phase == kWo && n_router_rows != 0) {
-        ptx::prefetch_l2(router_rows(layer), 2 * p.dim * n_router_rows & ~15);
-      }
-    }
-    if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_gemv);
+    allow(copies_of_gemv);
     cursor.clock.end(phase, kInput);
     for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};
@@ -389,8 +395,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (adds) {
         const bool has_norm = I::kIsPlain || p.block.has_norm_before(phase);
         const int row = k_split_row(gemv) + thread_index() % 32;
-        const float row_scale =
-            gemv.has_row_scales() ? __half2float(s_scales[round.buffer][scale_place(row)]) : 1.0f;
+        const float row_scale = has_row_scales<I>(gemv, phase)
+                                    ? __half2float(s_scales[round.buffer][scale_place(row)])
+                                    : 1.0f;
         float its_bias = 0;
         if (!I::kIsPlain && p.block.has_biases) {
           const int lane = thread_index() % 32;
@@ -408,7 +415,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                           k_split_words[token], norm * row_scale, its_bias, factor, epoch);
         }
       }
-#pragma unroll
+#pragma unroll 1
       for (int token = 0; token < I::kTokens; ++token) {
         finish_round<I>(p, gemv, round, token, memory, s_experts, squares[token], bias, epoch);
       }

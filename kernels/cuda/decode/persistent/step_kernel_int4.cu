@@ -3,5 +3,6 @@
 namespace minfer::cuda {
 
 template StepKernel step_kernel_of<StepWeights::Int4>(int, int, bool);
+template StepKernel step_kernel_of<StepWeights::ShortInt4>(int, int, bool);
 
 }  // namespace minfer::cuda

@@ -11,8 +11,11 @@ StepKernel two_token_kernel_of(StepWeights weights, int heads_per_block) {
     return heads_per_block == 1 ? kernel.template operator()<kWeights, 1>()
                                 : kernel.template operator()<kWeights, step_most_heads(128)>();
   };
-  return weights == StepWeights::Int4 ? with_weights.template operator()<StepWeights::Int4>()
-                                      : with_weights.template operator()<StepWeights::Codes>();
+  using enum StepWeights;
+  return weights == Int4        ? with_weights.template operator()<Int4>()
+         : weights == ShortInt4 ? with_weights.template operator()<ShortInt4>()
+         : weights == Int8      ? with_weights.template operator()<Int8>()
+                                : with_weights.template operator()<Codes>();
 }
 
 }  // namespace minfer::cuda

@@ -116,15 +116,18 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
   }
 }
 
-// Calls f<number of tiles>(first tile) for each group of tiles, grouped as in the ring.
+// Calls f<number of tiles>(first tile) for each group of tiles, grouped as in the ring. No group
+// jumps over the code of a larger one that it comes behind.
 template <typename F>
 __device__ inline void each_group(int n_tiles, F f) {
-  for (int tile = 0, n; tile < n_tiles; tile += n) {
-    n = stream_group(n_tiles - tile);
-    if (n == 4) f.template operator()<4>(tile);
-    if (n == 2) f.template operator()<2>(tile);
-    if (n == 1) f.template operator()<1>(tile);
+  int tile = 0;
+#pragma unroll 1
+  for (; tile + 4 <= n_tiles; tile += 4) f.template operator()<4>(tile);
+  if (n_tiles & 2) {
+    f.template operator()<2>(tile);
+    tile += 2;
   }
+  if (n_tiles & 1) f.template operator()<1>(tile);
 }
 
 // Multiplies kTiles tiles of 16 rows of codes. A scale is that of a row (kScales = 0), of one or

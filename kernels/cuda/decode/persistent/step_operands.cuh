@@ -98,17 +98,25 @@ struct Codes<StepFormat::U8> {
   }
 };
 
-// The staged digits of the first stage's columns, as lane (g, t) reads them: those of one place are
-// columns 0, 2, 4 and 6 of the B operand, and the columns behind these are those of a second token,
-// or once more the same digits, of which multiply_codes may take others there. Those of a lane are
-// adjacent in each 64 columns, of U8 in each 32 (digit_place).
+// The digit of column g of the B operand: columns 2 d and 2 d + 1 are for digit d, and the last two
+// have a digit once more, whose sums count nothing (digit_unit).
+__device__ inline int digit_of_column(int g) { return min(g / 2, kDigits - 1); }
+// What the sums of columns 2 t and 2 t + 1, which lane (g, t) has, are to be multiplied by.
+__device__ inline float digit_unit(int t) {
+  return t < kDigits ? __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit : 0.0f;
+}
+
+// The staged digits of the first stage's columns, as lane (g, t) reads them: even columns of the B
+// operand are those of one token, and odd ones those of a second token, or once more the same
+// digits, of which multiply_codes may take others there. Those of a lane are adjacent in each 64
+// columns, of U8 in each 32 (digit_place).
 template <typename L, int kTokens = 1>
 __device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const uint8_t* input,
                                                 int lane) {
   const int g = lane / 4, t = lane % 4;
   const int of_token = kTokens == 1 ? 0 : g % 2 * shape.token_stride;
-  return input + of_token + g / 2 * digit_stride(shape.in_dim) + t * (8 * min(L::kMmas, 2)) +
-         shape.first_stage * (L::kPieces * 32 * L::kMmas);
+  return input + of_token + digit_of_column(g) * digit_stride(shape.in_dim) +
+         t * (8 * min(L::kMmas, 2)) + shape.first_stage * (L::kPieces * 32 * L::kMmas);
 }
 // What a lane needs for all tiles of codes of a round.
 struct CodesLane {
@@ -139,7 +147,7 @@ __device__ inline void load_digits(uint32_t (&b)[kMmas][2], const uint8_t* from)
   }
 }
 
-// The sums over each unit of a piece's columns that the four digits of x have; lane (g, t) gets
+// The sums over each unit of a piece's columns that the digits of x have; lane (g, t) gets
 // those of digit t, plus `first`. b: the B operands of the piece.
 template <int kUnit, int kMmas>
 __device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t (&b)[kMmas][2],
@@ -211,7 +219,7 @@ __device__ inline void add_digits(const float (&total)[kTiles][2][kTokens], int 
                                   int warp, float* scratch, float unit, float of_low,
                                   float of_high) {
   const int g = lane / 4, t = lane % 4;
-  const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit;
+  const float digit = digit_unit(t);
   float* const to = scratch + token * kScratchFloats + warp * kStepMaxRows + g;
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {

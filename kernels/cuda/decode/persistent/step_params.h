@@ -76,10 +76,11 @@ constexpr int kStepMostExperts = 16;  // chosen ones of a layer
 // have: in Q4_K_M v and down of half of the layers are Q6_K, and Q3_K_M has three.
 constexpr int kStepMixes = 3;
 
-// What the matrices of a model are. Floats: all of them. Int4: U4 with scales of groups in the
-// layers, U4 or U8 in the output. Codes: other codes, or codes and floats. Mixed: with more,
+// What the matrices of a model are. Floats: all of them. Int4: U4 with scales of groups of at least
+// 64 columns in the layers, U4 or U8 in the output. ShortInt4: the same with groups of 32. Int8: U8
+// with scales of rows or of groups. Codes: other codes, or codes and floats. Mixed: with more,
 // minimums, tables, scales that are products, several mixes, v, or k and v, apart, experts.
-enum class StepWeights { Floats, Int4, Codes, Mixed };
+enum class StepWeights { Floats, Int4, ShortInt4, Int8, Codes, Mixed };
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone. Those that are mixed and not plain compute
@@ -93,8 +94,11 @@ struct StepInstance {
   static constexpr int kQueries = kTokens * kHeads;  // most queries of a block
   static constexpr bool kIsPlain = kIsPlain_, kCounts = kCounts_;
   static constexpr bool kIsFloat = kWeights == StepWeights::Floats;
-  static constexpr bool kIsInt4 = kWeights == StepWeights::Int4;
+  static constexpr bool kIsShortInt4 = kWeights == StepWeights::ShortInt4;
+  static constexpr bool kIsInt4 = kWeights == StepWeights::Int4 || kIsShortInt4;
+  static constexpr bool kIsInt8 = kWeights == StepWeights::Int8;
   static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
+  static constexpr bool kHasOwnGemv = kIsPlain && kTokens == 1 && !kCounts && (kIsInt4 || kIsInt8);
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
@@ -234,8 +238,12 @@ struct StepLayer {
 // values, their scales, then what not all instances read.
 constexpr int kLayerPairs = int(sizeof(StepLayer) / sizeof(StepMatrix)), kCachePair = 8;
 constexpr int kMinsPair = kLayerPairs - 4;
+constexpr int kNormPair = 7, kPostNormPair = 10, kRouterPair = 16;
 static_assert(kLayerPairs <= 32, "a lane holds each: fill_ring");
 static_assert(offsetof(StepLayer, keys) == kCachePair * sizeof(StepMatrix));
+static_assert(offsetof(StepLayer, attn_norm) == kNormPair * sizeof(StepMatrix));
+static_assert(offsetof(StepLayer, post_norms) == kPostNormPair * sizeof(StepMatrix));
+static_assert(offsetof(StepLayer, router) == kRouterPair * sizeof(StepMatrix));
 static_assert(offsetof(StepLayer, mins) == kMinsPair * sizeof(StepMatrix));
 __host__ __device__ inline const StepMatrix& pointer_pair(const StepLayer& layer, int i) {
   return reinterpret_cast<const StepMatrix*>(&layer)[i];
@@ -393,12 +401,15 @@ struct StepParams {
 };
 static_assert(sizeof(StepParams) <= 4096, "the arguments of a kernel");
 
-// Activations are staged in shared memory as f32 or, for quantized weights, as four 8-bit digits
+// Activations are staged in shared memory as f32 or, for quantized weights, as three 8-bit digits
 // each (step_input.cuh). All digits of one place lie together; digit_stride is the number of bytes
-// from one place to the next: 8 banks more than a multiple of 16.
+// from one place to the next: 8 banks more than a multiple of 16. Where there are too many columns
+// for the registers of all threads, floats lie there first, which take the room of four digits.
+constexpr int kDigits = 3;
 __host__ __device__ inline int digit_stride(int in_dim) { return (in_dim + 63) / 64 * 64 + 32; }
 __host__ __device__ inline int staged_bytes(int in_dim, bool is_float) {
-  return is_float ? (in_dim + 63) / 64 * 64 * 4 : 4 * digit_stride(in_dim);
+  if (is_float) return (in_dim + 63) / 64 * 64 * 4;
+  return (in_dim > most_code_columns(false) ? 4 : kDigits) * digit_stride(in_dim);
 }
 
 // Byte offsets in shared memory, in this order, and the total.

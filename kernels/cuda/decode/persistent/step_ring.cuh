@@ -245,6 +245,26 @@ __device__ inline StageCopy expert_copy(const StepGemv& gemv, const StepExperts<
           n_bytes, n_bytes + first.n_scale_bytes};
 }
 
+// Brings to L2 what the input of the next phase with a norm is multiplied by: the weights of norms,
+// and the block's rows of the router. Lane i has the i-th pair of pointers of this layer and of the
+// next one. A producer calls it, since consumers would be late for it.
+template <typename I>
+__device__ inline void bring_vectors(const StepParams& p, int phase, const StepMatrix& of_this,
+                                     const StepMatrix& of_next) {
+  if (phase != kWo && phase != kDown) return;
+  const int lane = int(threadIdx.x) % 32;
+  if (lane == kNormPair || (!I::kIsPlain && lane == kPostNormPair)) {
+    const uint8_t* const weight = phase == kWo ? of_this.scales : of_next.weights;
+    if (I::kIsPlain || weight != nullptr) ptx::prefetch_l2(weight, 2 * p.dim & ~15);
+  }
+  if (I::kHasExperts && phase == kWo && lane == kRouterPair && p.router.exists()) {
+    const int first = p.router.first_row(int(blockIdx.x), p.n_blocks());
+    const int n_rows = p.router.first_row(int(blockIdx.x) + 1, p.n_blocks()) - first;
+    const uint8_t* const rows = of_this.weights + int64_t{2} * p.dim * first;
+    if (n_rows != 0) ptx::prefetch_l2(rows, 2 * p.dim * n_rows & ~15);
+  }
+}
+
 // Fills the ring through the whole step, as warp `producer`.
 template <typename I>
 __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kStepPhases],
@@ -300,6 +320,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
                          kStageBytes + in_page.n_scale_bytes};
       });
     }
+    if (producer == 0) bring_vectors<I>(p, phase, pointers, next);
     const StepGemv* const phases = gemvs[I::kIsMixed ? p.mix_of_layer[layer] : 0];
     const StepGemv& gemv = phases[phase];
     const bool is_of_experts =

@@ -45,7 +45,7 @@ void load_word(uint64_t& low, uint64_t& high, const uint4* from) {
   high = uint64_t{word.w} << 32 | word.z;
 }
 template <int kAt>
-void load_word_if(bool reads, uint64_t& low, uint64_t& high, const uint4* from) {
+void load_word_if(uint32_t reads, uint64_t& low, uint64_t& high, const uint4* from) {
   if (reads) load_word<kAt>(low, high, from);
 }
 inline void store_word(uint4* to, uint64_t low, uint64_t high) {
