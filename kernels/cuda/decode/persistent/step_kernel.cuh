@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                              s_residual};
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
-  StepCursor cursor(clock);
+  StepCursor cursor(clock, ring);
   // The block's rows of the router.
   const int first_router_row = p.router.first_row(block, p.n_blocks());
   const int n_router_rows = p.router.first_row(block + 1, p.n_blocks()) - first_router_row;
@@ -318,27 +318,28 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                 memory.scratch(0), ring, cursor, epoch);
       allow(copies_of_exchange);
     }
+    const StepGemv& gemv = phases[phase];
     // A copy in registers where there is room for it: read before the block waits for its input,
     // and not behind that.
     using OwnGemv = std::conditional_t<I::kHasOwnGemv, const StepGemv, const StepGemv&>;
-    OwnGemv gemv = phases[phase];
+    OwnGemv own = gemv;
     // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
     // keeps its own residual stream, or has rows of the router. A block with rows of gate and up or
     // of down waits for all logits, so that whoever reads them contributes to what follows.
     const bool keeps_residual = !I::kIsPlain && own_residual != nullptr && phase == kQkv;
     const bool routes = I::kHasExperts && phase == kGateUp && n_router_rows != 0;
-    if (gemv.count != 0 || gemv.k_split.exists() || keeps_residual || routes) {
+    if (own.count != 0 || own.k_split.exists() || keeps_residual || routes) {
       StepSource source{.norm_is_bf16 = p.vectors_are_bf16};
       source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
       if (phase == kWo || phase == kDown) {
         source.words = phase == kWo ? p.words.attended : p.words.hidden;
-        stage_tokens<I, false>(p, gemv, source, memory.input, squares, unit);
+        stage_tokens<I, false>(p, own, source, memory.input, squares, unit);
       } else {
         source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
         source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
         source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
         if constexpr (I::kIsPlain) {
-          stage_tokens<I, true>(p, gemv, source, memory.input, squares, unit);
+          stage_tokens<I, true>(p, own, source, memory.input, squares, unit);
         } else {
           const ResidualSource of_residual{source,
                                            layer.post_norms[phase == kGateUp ? 1 : 0],
@@ -369,10 +370,10 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 
     allow(copies_of_gemv);
     cursor.clock.end(phase, kInput);
-    for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
+    for (int tile = own.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};
       const StepBias bias = load_bias<I>(p, gemv, layer, round);
-      multiply_round<I>(p, gemv, layer, round, memory, ring, cursor, unit);
+      multiply_round<I>(p, own, layer, round, memory, ring, cursor, unit);
       float* const k_split_scratch = memory.scratch(round.buffer) + k_split_row(gemv);
       if (tile < 0) {
         if (gemv.k_split.index != 0) {
