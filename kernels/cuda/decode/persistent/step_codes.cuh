@@ -56,11 +56,12 @@ struct QueryCodes {
         if (column >= a.head_dim) continue;
         uint32_t planes[kDigits];
         fixed.digits(planes, bits[k], /*swaps=*/false);
+        const auto store = [&](int i, uint32_t four) {
+          *reinterpret_cast<uint32_t*>(digits + (head * 4 + i) * a.head_dim + column) = four;
+        };
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          *reinterpret_cast<uint32_t*>(digits + (head * 4 + i) * a.head_dim + column) =
-              i < kDigits ? planes[i % kDigits] : 0;
-        }
+        for (int i = 0; i < kDigits; ++i) store(i, planes[i]);
+        store(kDigits, 0);
       }
     }
   }

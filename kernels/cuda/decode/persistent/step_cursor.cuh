@@ -10,6 +10,10 @@
 // How a consumer warp takes stages from the ring.
 namespace minfer::cuda {
 
+// A number that all lanes have. From a shuffle the compiler keeps it, where it would load a
+// constant again each time, which takes 30 clocks.
+__device__ inline int kept_in_register(int x) { return __shfl_sync(~0u, x, 0); }
+
 // The sizes that the inner loops of a GEMV read.
 struct StepShape {
   int first_stage, n_stages;
@@ -27,15 +31,8 @@ struct StepCursor {
   static constexpr int kWidth = 4;  // stages of a step, at most
   Clock clock;
   int slot = 0, parity = 0;
-  // Not 0: the stage is known to be full. It is asked for before the code between two calls of
-  // take(), since the answer takes a while.
-  int is_there = 0;
-  int n_slots, slot_bytes;  // of the ring
 
-  __device__ StepCursor(const Clock& clock, const StepRing& ring) : clock(clock) {
-    // From shuffles, so that the compiler keeps them: a load of a constant takes 30 clocks.
-    n_slots = __shfl_sync(~0u, ring.n_slots, 0);
-    slot_bytes = __shfl_sync(~0u, ring.slot_bytes, 0);
+  __device__ explicit StepCursor(const Clock& clock) : clock(clock) {
     slot = min(thread_index() % 32, kWidth - 1);
   }
 
@@ -43,24 +40,26 @@ struct StepCursor {
   // times, and `last` for what is left, up to kN stages, of which it reads no others.
   //
   // Lane k < kN tests whether the k-th stage of a step is full, and releases it. It tests that of
-  // the next step before f is called. Lanes from kWidth on do not test, since tests of several
-  // barriers are done one after another. If no stage is missing, nothing
+  // the next step before f is called, since the answer takes a while. Other lanes do not test,
+  // since tests of several barriers are done one after another. If no stage is missing, nothing
   // jumps between one step and the next but the loop: instructions behind a jump must be fetched
   // first.
   template <int kN, typename F, typename Last>
   __device__ void take(const StepRing& ring, int n, int n_whole, F f, Last last) {
     static_assert(kN <= kWidth);
     const int lane = thread_index() % 32;
+    const int n_slots = kept_in_register(ring.n_slots);
+    const int slot_bytes = kept_in_register(ring.slot_bytes);
     int n_left = n, step = 0;
     bool has_stage = lane < min(kN, n);
-    const auto ask = [&](int is_so) {
+    const auto is_there = [&](int is_so) {
       return ptx::mbarrier_is_complete_or(is_so, ring.full + 8 * slot, parity);
     };
+    int own_is_there = is_there(!has_stage);
     const auto take_step = [&](auto&& g) {
-      is_there |= int(!has_stage);
       await([&] {
-        is_there = ask(is_there);
-        return !__any_sync(~0u, is_there == 0);
+        own_is_there = is_there(own_is_there);
+        return !__any_sync(~0u, own_is_there == 0);
       });
       const uint8_t* memory[kN];
 #pragma unroll
@@ -75,9 +74,9 @@ struct StepCursor {
       }
       const int taken = slot;
       [[maybe_unused]] const bool had_stage = has_stage;
-      go_on(kN);
+      go_on(kN, n_slots);
       has_stage = lane < min(kN, n_left - kN);
-      is_there = ask(int(lane >= kWidth));
+      own_is_there = is_there(!has_stage);
       g(step, memory);
       __syncwarp();
       if constexpr (kIsCheckable) {
@@ -94,7 +93,6 @@ struct StepCursor {
     while (step < n_whole) take_step(f);
     if constexpr (!std::is_null_pointer_v<Last>) {
       if (n_left > 0) take_step(last);
-      if (n_left < 0) is_there = 0;
       slot += n_left;  // which is negative if the last step has fewer than kN
       if (slot < 0) {
         slot += n_slots;
@@ -116,10 +114,10 @@ struct StepCursor {
     int next = __shfl_sync(~0u, slot, 0);
     parity = __shfl_sync(~0u, parity, 0);
     for (int i = 0; i < n;) {
-      const int n_wanted = min(min(n - i, kMost), n_slots);
+      const int n_wanted = min(min(n - i, kMost), ring.n_slots);
       int own = next + min(lane, n_wanted - 1);
-      const bool wraps = own >= n_slots;
-      if (wraps) own -= n_slots;
+      const bool wraps = own >= ring.n_slots;
+      if (wraps) own -= ring.n_slots;
       unsigned missing = 0;
       await([&] {
         missing = __ballot_sync(
@@ -131,12 +129,12 @@ struct StepCursor {
       const int n_ready = int(min(unsigned(n_wanted), unsigned(__ffs(int(missing)) - 1)));
       for (int k = 0; k < n_ready; ++k) {
         const int taken = next;
-        const uint8_t* const memory[1] = {ring.slots + taken * slot_bytes};
+        const uint8_t* const memory[1] = {ring.slots + taken * ring.slot_bytes};
         if constexpr (kIsCheckable) {
           while (!ptx::mbarrier_is_complete(ring.full + 8 * taken, parity)) {
           }
         }
-        if (++next == n_slots) {
+        if (++next == ring.n_slots) {
           next = 0;
           parity ^= 1;
         }
@@ -151,8 +149,7 @@ struct StepCursor {
       i += n_ready;
     }
     slot = next;
-    is_there = 0;
-    go_on(own_place);
+    go_on(own_place, ring.n_slots);
   }
 
  private:
@@ -170,7 +167,7 @@ struct StepCursor {
     }
     __syncwarp();  // makes the copies that one lane has seen visible to all lanes
   }
-  __device__ void go_on(int n) {
+  __device__ void go_on(int n, int n_slots) {
     slot += n;
     const bool wraps = slot >= n_slots;
     slot -= wraps ? n_slots : 0;

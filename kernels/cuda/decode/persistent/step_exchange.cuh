@@ -101,8 +101,8 @@ __device__ inline void for_each_index(F&& f) {
   (std::make_integer_sequence<int, kN>());
 }
 
-// Whether all words carry an epoch. What comes behind the wait for them is code that runs once, so
-// that instructions count: one for each float, in four chains.
+// Whether all words carry an epoch. This code runs once behind each wait, so that its instructions
+// count: one for each float, in four chains.
 template <int kN>
 __device__ inline bool are_of(const StepWord (&words)[kN], uint32_t epoch) {
   uint32_t wrong[4] = {};

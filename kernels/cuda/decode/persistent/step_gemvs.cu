@@ -263,14 +263,14 @@ StepWeights weights_of(const StepMixes& mixed, bool has_experts) {
     return StepWeights::Mixed;
   }
   if (std::ranges::all_of(first.phases, is_float)) return StepWeights::Floats;
+  const auto is_int8 = [](const StepGemv& p) { return p.format == StepFormat::U8; };
+  if (std::ranges::all_of(first.phases, is_int8)) return StepWeights::Int8;
   const StepGemv &qkv = first.phases[kQkv], &head = first.phases[kHead];
   const auto is_int4 = [&](const StepGemv& p) {
     return p.format == StepFormat::U4 && p.scales == qkv.scales && p.scales != StepScales::OfRow;
   };
   const bool are_int4 = std::all_of(first.phases.begin(), first.phases.begin() + kHead, is_int4) &&
                         (is_int4(head) || head.format == StepFormat::U8);
-  const auto is_int8 = [](const StepGemv& p) { return p.format == StepFormat::U8; };
-  if (std::ranges::all_of(first.phases, is_int8)) return StepWeights::Int8;
   if (!are_int4) return StepWeights::Codes;
   return qkv.scales == StepScales::OfPiece ? StepWeights::Int4 : StepWeights::ShortInt4;
 }

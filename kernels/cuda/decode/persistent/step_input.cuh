@@ -32,8 +32,9 @@ constexpr float kDigitUnit = 0x1p-21f;
 // The unit of numbers whose largest magnitude has the bits `top`; those of infinity and NaN are
 // above all others.
 struct FixedPoint {
-  // A power of two by which the largest is divided: it comes to [1 - 2^-6, 2 - 2^-5), since from
-  // there on digits() has no room. NaN: one is not finite, or above 1.96 * 2^127.
+  // A power of two. The largest number divided by it is below 2 - 2^-5, for which digits() has
+  // room, and at least 1 - 2^-6, unless it is below 2^-87. NaN: a number is not finite, or the
+  // largest is at least 2 - 2^-5 times 2^127.
   float unit;
   float to_fixed;  // 1 / (unit * kDigitUnit)
   __device__ explicit FixedPoint(uint32_t top) {
@@ -43,9 +44,10 @@ struct FixedPoint {
   }
 
   // Byte i of planes[d] becomes digit d of number i of four; with swaps, numbers 1 and 2 change
-  // places. A number is the sum of 256^d times signed digit d. The sum with 1.5 * 2^23 has the
-  // bits of the number as an integer; with half a digit more for each of the lower digits, they
-  // are signed when their highest bit is flipped.
+  // places. A number is the sum of 256^d times signed digit d. Added to 1.5 * 2^23, it is an
+  // integer in the bits of the float; 0x8080 adds 128 to each of the lower two digits, so that
+  // these are bytes, and flipping the top bit of a byte takes 128 away. The third byte has 64 more,
+  // from 1.5 * 2^23, and 64 on top of that are 128 too.
   __device__ void digits(uint32_t (&planes)[kDigits], const uint32_t (&bits)[4], bool swaps) const {
     constexpr uint32_t kTop = 0x80808080;
     uint32_t x[4];
@@ -58,7 +60,7 @@ struct FixedPoint {
     const uint32_t high[2] = {__byte_perm(x[0], x[1], 0x0062), __byte_perm(x[2], x[3], 0x0062)};
     planes[0] = __byte_perm(low[0], low[1], first) ^ kTop;
     planes[1] = __byte_perm(low[0], low[1], second) ^ kTop;
-    planes[2] = (__byte_perm(high[0], high[1], first) + 0x40404040) ^ kTop;  // 64 more, of 1.5
+    planes[2] = (__byte_perm(high[0], high[1], first) + 0x40404040) ^ kTop;
   }
 };
 
@@ -357,8 +359,8 @@ __device__ inline void store_digits(uint32_t* to, int stride, const uint32_t (&b
   for (int i = 0; i < kDigits; ++i) to[i * stride] = planes[i];
 }
 
-// Stages the warp's columns, up to kBatch words of a lane, as digits of numbers divided by `unit`,
-// the power of two that brings the largest of them into [1, 2); it is NaN if one is not finite.
+// Stages the warp's columns, up to kBatch words of a lane, as digits of numbers divided by `unit`
+// (FixedPoint).
 template <bool kNorm, int kBatch, typename Source>
 __device__ inline float stage_digits(const StepGemv& gemv, const Source& source, uint8_t* input,
                                      float& unit) {
@@ -427,9 +429,9 @@ template <typename I, bool kNorm, typename Source>
 __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source& source,
                                              uint8_t* input, float* squares_of_warps) {
   float unit = 1, squares = 0;
-  // One batch for the columns of most models, one for the input of down of many, and one for as
-  // many as registers hold. The code runs once in a phase, so that fetching it takes longer than
-  // running it: a shorter one is faster.
+  // One batch for the columns of most models, one for the input of down of many in plain instances,
+  // and one for as many as registers hold. The code runs once in a phase, so that fetching it takes
+  // longer than running it: a shorter one is faster.
   constexpr int kFew = kStepNormWords / 2, kMid = 12;
   constexpr int kMany = kNorm ? kStepNormWords : kStepInputWords;
   const bool are_few = gemv.in_dim <= most_code_columns(true) / 2;

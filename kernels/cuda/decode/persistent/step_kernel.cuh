@@ -285,16 +285,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                              s_residual};
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
-  StepCursor cursor(clock, ring);
-  // The block's rows of the router.
-  const int first_router_row = p.router.first_row(block, p.n_blocks());
-  const int n_router_rows = p.router.first_row(block + 1, p.n_blocks()) - first_router_row;
-  [[maybe_unused]] const auto router_rows = [&](const StepLayer& layer) {
-    return static_cast<const uint8_t*>(layer.router) + int64_t{2} * p.dim * first_router_row;
+  StepCursor cursor(clock);
+  const auto [first_router_row, n_router_rows] = p.router.rows_of(block, p.n_blocks());
+  [[maybe_unused]] const auto router_rows = [&, first = first_router_row](const StepLayer& layer) {
+    return static_cast<const uint8_t*>(layer.router) + int64_t{2} * p.dim * first;
   };
-  // From shuffles, so that the compiler keeps them: a load of a constant takes 30 clocks.
-  const int copies_of_exchange = __shfl_sync(~0u, p.copies_of_exchange, 0);
-  const int copies_of_gemv = __shfl_sync(~0u, p.copies_of_gemv, 0);
+  const int copies_of_exchange = kept_in_register(p.copies_of_exchange);
+  const int copies_of_gemv = kept_in_register(p.copies_of_gemv);
   const auto allow = [&](int copies) {
     if (thread_index() == 0) allow_copies(&s_most_copies, copies);
   };
@@ -310,8 +307,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     float unit[I::kTokens] = {};
     allow(phase == kWo ? copies_of_gemv : copies_of_exchange);
     if (phase == kWo) {
-      // The block waits next, so that this costs no time; and no warp reads the layer before this
-      // one any more.
+      // The block waits next, so that this costs no time. All warps have passed a barrier of q, k
+      // and v, so that none reads the layer before this one any more.
       fetch_layer(layer_index + 1);
       const int kind = I::kIsPlain ? 0 : p.attention.kind(layer_index);
       attend<I>(p, layer, kind, s_attention, reinterpret_cast<float*>(memory.input),

@@ -116,8 +116,9 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
   }
 }
 
-// Calls f<number of tiles>(first tile) for each group of tiles, grouped as in the ring. No group
-// jumps over the code of a larger one that it comes behind.
+// Calls f<number of tiles>(first tile) for each group of tiles, grouped as in the ring. The code
+// for two tiles follows that for four, and that for one follows both, so that a smaller group is
+// reached without a jump over them.
 template <typename F>
 __device__ inline void each_group(int n_tiles, F f) {
   int tile = 0;

@@ -85,7 +85,8 @@ enum class StepWeights { Floats, Int4, ShortInt4, Int8, Codes, Mixed };
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone. Those that are mixed and not plain compute
 // mixtures of experts, too. kCounts: clocks (step_clocks.cuh). There are so many because code costs
-// time even where it does not run, small models most: docs/lab/decode-2026-11.md. kTokens: of one
+// time even where it does not run, small models most: docs/lab/decode-2026-11.md. kHasOwnGemv: a
+// block has a copy of its StepGemv in registers. kTokens: of one
 // sequence, at consecutive positions; two only in plain instances for codes.
 template <int kHeads_, int kHeadDim_, bool kIsPlain_, StepWeights kWeights, bool kCounts_,
           int kTokens_ = 1>
@@ -325,9 +326,13 @@ struct StepRouter {
   bool is_bf16;
 
   __host__ __device__ bool exists() const { return choice.n_experts != 0; }
-  // The first logit that a block computes; it computes those up to the first one of the next block.
-  __host__ __device__ int first_row(int block, int n_blocks) const {
-    return choice.n_experts * block / n_blocks;
+  // The logits that a block computes.
+  struct Rows {
+    int first, n;
+  };
+  __host__ __device__ Rows rows_of(int block, int n_blocks) const {
+    const int first = choice.n_experts * block / n_blocks;
+    return {first, choice.n_experts * (block + 1) / n_blocks - first};
   }
 };
 constexpr int kStepMostRouterRows = 16;  // of a block; a lane publishes one
@@ -435,10 +440,11 @@ struct StepKernel {
   bool is_plain;
 };
 // The instance for so many query heads in a block of the grid. `is_plain`: a plain one would do;
-// there is none for large heads. Each kind of weights has a file of its own: they compile at once.
+// there is none for large heads. Kinds of weights have files of their own: they compile at once.
 template <StepWeights kWeights>
 StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
-// The same for two tokens: plain instances alone, Int4 or Codes, heads of at most 128 elements.
+// The same for two tokens: plain instances of codes, but not mixed ones, heads of at most 128
+// elements.
 StepKernel two_token_kernel_of(StepWeights weights, int heads_per_block);
 
 }  // namespace minfer::cuda

@@ -34,7 +34,6 @@ __device__ inline int copies_allowed(int* most_copies) {
 // groups of 4, 2 or 1: the ring holds one stage of each stream of a group, then the next stage of
 // each, so that the staged input is read once for the whole group. A block's K split of a tile pair
 // is a group of its own, in front of the others.
-__device__ inline int stream_group(int n_left) { return n_left >= 4 ? 4 : n_left >= 2 ? 2 : 1; }
 
 // The i-th stage that a block reads in a linear phase, where its own tiles have n_streams streams.
 // Streams -2 and -1 are the gate and the up tile of its K split.
@@ -247,7 +246,7 @@ __device__ inline StageCopy expert_copy(const StepGemv& gemv, const StepExperts<
 
 // Brings to L2 what the input of the next phase with a norm is multiplied by: the weights of norms,
 // and the block's rows of the router. Lane i has the i-th pair of pointers of this layer and of the
-// next one. A producer calls it, since consumers would be late for it.
+// next one. A producer calls it: it would make the warp of a consumer late.
 template <typename I>
 __device__ inline void bring_vectors(const StepParams& p, int phase, const StepMatrix& of_this,
                                      const StepMatrix& of_next) {
@@ -257,9 +256,8 @@ __device__ inline void bring_vectors(const StepParams& p, int phase, const StepM
     const uint8_t* const weight = phase == kWo ? of_this.scales : of_next.weights;
     if (I::kIsPlain || weight != nullptr) ptx::prefetch_l2(weight, 2 * p.dim & ~15);
   }
-  if (I::kHasExperts && phase == kWo && lane == kRouterPair && p.router.exists()) {
-    const int first = p.router.first_row(int(blockIdx.x), p.n_blocks());
-    const int n_rows = p.router.first_row(int(blockIdx.x) + 1, p.n_blocks()) - first;
+  if (I::kHasExperts && phase == kWo && lane == kRouterPair) {
+    const auto [first, n_rows] = p.router.rows_of(int(blockIdx.x), p.n_blocks());
     const uint8_t* const rows = of_this.weights + int64_t{2} * p.dim * first;
     if (n_rows != 0) ptx::prefetch_l2(rows, 2 * p.dim * n_rows & ~15);
   }
