@@ -32,6 +32,14 @@ CapturedStep::CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32
   *failed_peer() = 0;
 }
 
+DeviceTensor CapturedStep::on_card(std::span<const std::byte> bytes) const {
+  DeviceTensor copy = allocate_device(DType::U8, {std::ssize(bytes)});
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(copy.view().data, bytes.data(), bytes.size(),
+                                    cudaMemcpyHostToDevice, stream_));
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return copy;
+}
+
 void CapturedStep::capture(StepEnd end) {
   MINFER_CHECK(end == StepEnd::Logits || x_.view().shape[0] == 1, "a choice behind several tokens");
   for (int variant = int(graphs(end).size()); variant < n_variants(); ++variant) {

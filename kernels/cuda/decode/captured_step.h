@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/decode/persistent/step_params.h"
@@ -70,6 +72,8 @@ class CapturedStep {
   Tensor x() const { return x_; }            // [n_tokens, dim] F32, the embeddings of the input
   Tensor logits() const { return logits_; }  // [n_tokens, vocab_size] F32
   int* failed_peer() const { return failed_peer_.data(); }  // StepPeers::failed
+  // A copy of `bytes` on the card, which is there when this returns.
+  DeviceTensor on_card(std::span<const std::byte> bytes) const;
   // What the layers are launched with has changed: capture() captures them again.
   void drop_graphs() {
     graphs_.clear();

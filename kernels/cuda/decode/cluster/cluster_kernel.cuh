@@ -33,30 +33,20 @@ __device__ inline float stage_in_cluster(const ClusterParams& p, uint8_t* shared
   const int word = (lane / 16 * kClusterWarps + warp) * 16 + lane % 16;
   const bool is_there = word < n_words;
   const int from = is_there ? word : 0;
-  float x[4];
-  const auto take = [&](const float4& four) {
-    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-  };
+  float4 x;
   if constexpr (kPhase == kClusterWo) {
-    take(ClusterAttention<kQueries>::merged(p, shared, 4 * from));
+    x = ClusterAttention<kQueries>::merged(p, shared, 4 * from);
   } else {
-    take(reinterpret_cast<const float4*>(shared + p.shared.vectors[input_of(kPhase)])[from]);
+    x = reinterpret_cast<const float4*>(shared + p.shared.vectors[input_of(kPhase)])[from];
   }
+  uint32_t bits[4] = {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
+                      __float_as_uint(x.w)};
 #pragma unroll
-  for (float& value : x) value = is_there ? value : 0.0f;
+  for (uint32_t& column : bits) column = is_there ? column : 0;
   if constexpr (has_norm_in_cluster(kPhase)) {
     const uint2 weight = reinterpret_cast<const uint2*>(shared + gemv.norm_at)[from];
-    const float2 low = floats_of(weight.x, p.vectors_are_bf16);
-    const float2 high = floats_of(weight.y, p.vectors_are_bf16);
-    const float of_column[4] = {low.x, low.y, high.x, high.y};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      squares = fmaf(x[i], x[i], squares);
-      x[i] *= of_column[i];
-    }
+    weigh_columns(bits, weight, p.vectors_are_bf16, squares);
   }
-  const uint32_t bits[4] = {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
-                            __float_as_uint(x[3])};
   LargestMagnitude top;
   top.add(bits);
   const FixedPoint fixed = top.fixed_point();

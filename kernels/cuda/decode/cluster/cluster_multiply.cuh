@@ -65,7 +65,7 @@ class ClusterMultiplier {
 
   // Multiplies the block's n_tiles tiles, kTiles at a time, and their sums by `unit`. If kTiles
   // does not divide n_tiles, the last round also reads the memory behind the last tile, and writes
-  // sums behind those of its rows; nobody reads them.
+  // sums of no rows behind those of its rows, which are not used.
   __device__ void run(const uint8_t* shared, int n_tiles, float* sums, float unit) const {
     const int g = lane_ / 4, t = lane_ % 4;
     // As in add_digits (step_operands.cuh), for rows g and g + 8.
@@ -91,10 +91,7 @@ class ClusterMultiplier {
       }
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
-        const float low = total[j][0] * low_unit, high = total[j][1] * high_unit;
-        const bool odd = t & 1;
-        float sum = (odd ? high : low) + __shfl_xor_sync(~0u, odd ? low : high, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
+        const float sum = sum_of_quad(total[j][0] * low_unit, total[j][1] * high_unit, t);
         if (t < 2) to[(first + j) * kTileRows * kClusterWarps] = sum * unit;
       }
       codes += kTiles * gemv_.code_bytes;

@@ -236,11 +236,7 @@ void ClusterStep::make_layers() {
     to.values = static_cast<uint16_t*>(l.cache->values.view().data);
     layers.push_back(to);
   }
-  const auto n_bytes = layers.size() * sizeof(ClusterLayer);
-  layers_ = allocate_device(DType::U8, {narrow<int64_t>(n_bytes)});
-  MINFER_CUDA_CHECK(cudaMemcpyAsync(layers_.view().data, layers.data(), n_bytes,
-                                    cudaMemcpyHostToDevice, stream()));
-  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream()));  // `layers` is freed on return
+  layers_ = on_card(std::as_bytes(std::span(layers)));
 }
 
 void ClusterStep::launch_layers(int variant) {

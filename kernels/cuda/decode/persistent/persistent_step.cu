@@ -492,11 +492,7 @@ void PersistentStep::make_layers() {
   output.attn_norm = vector(model().output_norm->weight);
   output.post_norms[0] = post_norm_of_last;
   layers.push_back(output);
-  const auto n_bytes = layers.size() * sizeof(StepLayer);
-  layers_ = allocate_device(DType::U8, {narrow<int64_t>(n_bytes)});
-  MINFER_CUDA_CHECK(cudaMemcpyAsync(layers_.view().data, layers.data(), n_bytes,
-                                    cudaMemcpyHostToDevice, stream()));
-  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream()));  // `layers` is freed on return
+  layers_ = on_card(std::as_bytes(std::span(layers)));
   for (Variant& variant : variants_) {
     variant.params.layers = static_cast<const StepLayer*>(layers_.view().data);
   }

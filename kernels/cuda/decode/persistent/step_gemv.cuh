@@ -9,8 +9,9 @@
 // floats see multiply_rows.
 namespace minfer::cuda {
 
-// `unit`: the factor of the warp's sums, for each token. is_head: of the output matrix. Float
-// weights take all stages, not only `stages`.
+//   unit     the factor of the warp's sums, for each token
+//   stages   those that it takes of each tile; of float weights it takes all
+//   is_head  whether the weights are those of the output matrix
 template <typename I, typename Clock>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
                                 int token_stride, float* scratch, StepCursor<Clock>& cursor,

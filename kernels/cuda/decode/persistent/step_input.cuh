@@ -126,6 +126,20 @@ __device__ inline int first_own_word(StepFormat format) {
   return ((lane >> log) * kStepWarps + warp) << log | (lane & ((1 << log) - 1));
 }
 
+// Multiplies the floats of four columns by those of a norm's weight, halves or bfloat16, and adds
+// their squares before that to `squares`.
+__device__ inline void weigh_columns(uint32_t (&bits)[4], const uint2& weight, bool is_bf16,
+                                     float& squares) {
+  const float2 low = floats_of(weight.x, is_bf16), high = floats_of(weight.y, is_bf16);
+  const float of_column[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float x = __uint_as_float(bits[i]);
+    squares = fmaf(x, x, squares);
+    bits[i] = __float_as_uint(x * of_column[i]);
+  }
+}
+
 // Reads the lane's words first + own_word(0 ... kBatch - 1), zeros from n_words on, and multiplies
 // them by the norm's weight, if there is a norm; returns the sum of their squares before that.
 template <bool kNorm, bool kParts, int kBatch>
@@ -157,17 +171,7 @@ __device__ inline float take_words(StepWord (&words)[kBatch], const StepSource& 
   float squares = 0;
 #pragma unroll
   for (int k = 0; k < kBatch; ++k) {
-    if constexpr (kNorm) {
-      const float2 low = floats_of(weight[k].x, source.norm_is_bf16);
-      const float2 high = floats_of(weight[k].y, source.norm_is_bf16);
-      const float of_column[4] = {low.x, low.y, high.x, high.y};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float x = __uint_as_float(words[k].bits[i]);
-        squares = fmaf(x, x, squares);
-        words[k].bits[i] = __float_as_uint(x * of_column[i]);
-      }
-    }
+    if constexpr (kNorm) weigh_columns(words[k].bits, weight[k], source.norm_is_bf16, squares);
   }
   return squares;
 }

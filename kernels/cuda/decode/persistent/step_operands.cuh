@@ -210,6 +210,14 @@ class WordsOfU4 {
   float zero_low_ = 0, zero_high_ = 0;
 };
 
+// Adds what the four lanes of a quad have of two rows: lane t gets the sum of the first row if t is
+// even, else that of the second one.
+__device__ inline float sum_of_quad(float first, float second, int t) {
+  const bool odd = t & 1;
+  const float sum = (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 1);
+  return sum + __shfl_xor_sync(~0u, sum, 2);
+}
+
 // Adds the digits of x of a token: lane (g, t) has the sums of digit t for rows g and g + 8 of each
 // tile, which are still to be multiplied by of_low and of_high, and by `unit`, at the end, so that
 // no product on the way overflows; the four lanes of a quad add theirs, and two of them keep each
@@ -225,9 +233,7 @@ __device__ inline void add_digits(const float (&total)[kTiles][2][kTokens], int 
   for (int j = 0; j < kTiles; ++j) {
     const float low = total[j][0][token] * (digit * of_low);
     const float high = total[j][1][token] * (digit * of_high);
-    const bool odd = t & 1;
-    float sum = (odd ? high : low) + __shfl_xor_sync(~0u, odd ? low : high, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float sum = sum_of_quad(low, high, t);
     if (t < 2) to[j * kTileRows + 8 * t] = sum * unit;
   }
 }
