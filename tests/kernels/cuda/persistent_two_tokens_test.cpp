@@ -23,10 +23,29 @@ std::vector<float> run(cuda::CapturedStep& step, std::span<const DecodeRow> rows
   return {logits.begin(), logits.end()};
 }
 
-// Several query heads in a block with an F16 cache, over two pages; and the last positions.
+// Several query heads in a block with an F16 cache, over two pages; the last positions; and more
+// columns of down than are staged at once, of three tiles in a block, which are two groups.
 const Format kU4 = of_group(DType::U4, DType::F16, false, 32);
 const StepCase kGrouped = {"U4Grouped", kU4, DType::F16, 64, 192, 8, 2, 64, kPagePositions - 1};
 const StepCase kLast = {"U4Last", kU4, DType::F16, 64, 96, 2, 2, 64, kContext - 2};
+const StepCase kDownInParts = {"U4DownInParts",
+                               of_group(DType::U4, DType::F16, false, 64),
+                               DType::U8,
+                               256,
+                               8256,
+                               4,
+                               2,
+                               64,
+                               127};
+const StepCase kU8DownInParts = {"U8DownInParts",
+                                 of_group(DType::U8, DType::F16, false, kRow),
+                                 DType::F16,
+                                 64,
+                                 4672,
+                                 2,
+                                 2,
+                                 64,
+                                 2};
 
 class TwoTokens : public testing::TestWithParam<StepCase> {};
 
@@ -56,9 +75,9 @@ TEST_P(TwoTokens, AreComputedAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(, TwoTokens,
                          testing::Values(case_named("U4"), case_named("FewRows"),
-                                         case_named("Int4U8Output"), case_named("U4InParts"),
-                                         case_named("U8InParts"), case_named("U4QkvInRounds"),
-                                         case_named("U8InRounds"), kGrouped, kLast),
+                                         case_named("Int4U8Output"), case_named("U8InParts"),
+                                         case_named("U4QkvInRounds"), case_named("U8InRounds"),
+                                         kGrouped, kLast, kDownInParts, kU8DownInParts),
                          [](const auto& info) { return info.param.name; });
 
 TEST(TwoTokensOf, FloatsMixesAndOtherBlocksAreNotThere) {

@@ -92,9 +92,10 @@ std::vector<StepAttention> attentions_of(const DecodeModel& model, int n_blocks,
   const auto with = [&](int most_heads) {
     return attention_of(model, n_blocks, most_heads, tuning.elements_alone);
   };
+  const int most_heads = std::max(step_most_heads(head_dim) / tuning.n_tokens, 1);
   const int64_t few_positions = tuning.few_positions;
   const auto few = few_positions > 0 ? with(1) : std::nullopt;
-  const auto many = with(step_most_heads(head_dim));
+  const auto many = with(most_heads);
   std::vector<StepAttention> variants;
   if (few) variants.push_back(*few);
   const bool needs_many = !few || (model.max_seq_len > few_positions && many->heads_per_block > 1);
@@ -108,14 +109,17 @@ std::vector<StepAttention> attentions_of(const DecodeModel& model, int n_blocks,
 bool lay_out(StepParams& p, int kernel_queries, int room) {
   StepAttention& a = p.attention;
   p.slot_bytes = kStageBytes + (a.is_u8 ? CacheStages::scale_bytes(3, a.stage_rows) : 0);
-  const auto make_room = [&](const StepGemv& gemv) {
+  const auto make_room = [&](const StepGemv& gemv, bool in_parts = false) {
     p.slot_bytes = std::max(
         p.slot_bytes, stage_bytes(gemv.format) + gemv.stage_scale_bytes + gemv.stage_min_bytes());
     const bool is_float = !are_codes(gemv.format);
-    p.input_bytes = std::max(p.input_bytes, staged_bytes(gemv.in_dim, is_float));
+    const int columns = in_parts ? kPartColumns : gemv.in_dim;
+    p.input_bytes = std::max(p.input_bytes, staged_bytes(columns, is_float));
   };
   for (int mix = 0; mix < p.n_mixes; ++mix) {
-    for (const StepGemv& gemv : p.gemvs[mix]) make_room(gemv);
+    for (const int phase : {kQkv, kWo, kGateUp, kDown, kHead}) {
+      make_room(p.gemvs[mix][phase], p.n_tokens > 1 && (phase == kWo || phase == kDown));
+    }
     make_room(p.qkv_rest[mix]);
   }
   // 16 banks more than a multiple of 32: lanes that read the same digits of two tokens then meet in
@@ -260,7 +264,7 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
   MINFER_CUDA_CHECK(
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const auto mixed = mixes_of(model, {n_blocks, stages, tuning.has_several_rows});
+  const auto mixed = mixes_of(model, {n_blocks, stages, tuning.has_several_rows, tuning.n_tokens});
   if (!mixed) return {};
   const auto router = step_router_of(model, n_blocks);
   if (!router || (router->exists() && !gives_stages_to_all_producers(*mixed))) return {};
@@ -314,8 +318,9 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
 std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
                                                      const DecodeModel& model,
                                                      const Tuning& tuning) {
-  MINFER_CHECK(tuning.n_tokens >= 1 && tuning.n_tokens <= kMostStepTokens, "a step of ",
-               tuning.n_tokens, " tokens");
+  const int n_tokens = tuning.n_tokens;
+  MINFER_CHECK(n_tokens == 1 || n_tokens == 2 || n_tokens == kMostStepTokens, "a step of ",
+               n_tokens, " tokens");
   if (!can_compute(model)) return nullptr;
   for (const StageLength stages : {StageLength::Whole, StageLength::Short}) {
     auto variants = variants_of(compute_type, model, tuning, stages);

@@ -302,6 +302,24 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   consumers_sync();
 }
 
+// The element that a thread has of the n of each token, which follow one another, where it has the
+// one behind `begin` of its index: it is element i of a token. n is a multiple of 4.
+struct StepElement {
+  int token, i, n;
+  __device__ bool exists() const { return i < n; }
+  // All lanes call it.
+  __device__ void publish(uint4* to, float value, uint32_t epoch) const {
+    cuda::publish(to, i - thread_index(), n, value, epoch);
+  }
+};
+template <typename I>
+__device__ inline StepElement element_of(int begin, int n) {
+  const int all = begin + thread_index();
+  if constexpr (I::kTokens == 1) return {0, all, n};
+  const int token = n == 0 ? I::kTokens : all / n;
+  return token < I::kTokens ? StepElement{token, all - token * n, n} : StepElement{0, 0, 0};
+}
+
 // Merges the results of the splits of a group, for each token. Each is a word (maximum, sum) for
 // each head, followed by the words of the group's output, not yet divided by the sum. Each block of
 // the group merges split_words words of the output.
@@ -314,46 +332,43 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlic
   const int n_words = max(0, min(a.split_words, a.group_words - first));
   const int per_split = heads + n_words;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
-#pragma unroll
-  for (int token = 0; token < I::kTokens; ++token) {
+  const int n_splits = I::kTokens * t.splits;  // of all tokens
+  const auto of_token = [&](int token) { return shared + token * kScratchFloats; };
+  for (int i = warp; n_words > 0 && i < n_splits; i += kStepWarps) {
+    const int token = I::kTokens == 1 ? 0 : i / t.splits, split = i - token * t.splits;
     const uint4* const results = p.words.split_results + token * p.words.of_token +
-                                 int64_t{t.group} * a.n_splits * split_words;
-    float* const to = shared + token * kScratchFloats;
-    for (int split = warp; n_words > 0 && split < t.splits; split += kStepWarps) {
-      for (int j = lane; j < per_split; j += 32) {
-        const uint4* const from = results + split * split_words + (j < heads ? j : j + first);
-        StepWord word = load_word(from);
-        for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
-        *reinterpret_cast<float4*>(to + (split * per_split + j) * 4) =
-            make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
-      }
+                                 (int64_t{t.group} * a.n_splits + split) * split_words;
+    for (int j = lane; j < per_split; j += 32) {
+      const uint4* const from = results + (j < heads ? j : j + first);
+      StepWord word = load_word(from);
+      for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
+      *reinterpret_cast<float4*>(of_token(token) + (split * per_split + j) * 4) =
+          make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
     }
   }
   consumers_sync();
-#pragma unroll
-  for (int token = 0; token < I::kTokens; ++token) {
-    const float* const from = shared + token * kScratchFloats;
-    uint4* const attended =
-        p.words.attended + token * p.words.of_token + t.group * a.group_words + first;
-    for (int begin = 0; begin < 4 * n_words; begin += kStepConsumers) {
-      const int i = begin + thread_index(), word = i / 4;
-      float value = 0;
-      if (word < n_words) {
-        const int head = I::kHeads == 1 ? 0 : (first + word) * 4 / a.head_dim;
-        float top = -INFINITY, sum = 0;
-        for (int split = 0; split < t.splits; ++split) {
-          top = fmaxf(top, from[(split * per_split + head) * 4]);
-        }
-        for (int split = 0; split < t.splits; ++split) {
-          const float* const state = from + (split * per_split + head) * 4;
-          const float weight = ptx::exp2_fast(state[0] - top);
-          sum = fmaf(weight, state[1], sum);
-          value = fmaf(weight, from[(split * per_split + heads) * 4 + i], value);
-        }
-        value = __fdividef(value, sum);
+  const int n = 4 * n_words;  // elements of a token
+  for (int begin = 0; begin < I::kTokens * n; begin += kStepConsumers) {
+    const StepElement at = element_of<I>(begin, n);
+    const float* const from = of_token(at.token);
+    float value = 0;
+    if (at.exists()) {
+      const int head = I::kHeads == 1 ? 0 : (first + at.i / 4) * 4 / a.head_dim;
+      float top = -INFINITY, sum = 0;
+      for (int split = 0; split < t.splits; ++split) {
+        top = fmaxf(top, from[(split * per_split + head) * 4]);
       }
-      publish(attended, begin, 4 * n_words, value, epoch);
+      for (int split = 0; split < t.splits; ++split) {
+        const float* const state = from + (split * per_split + head) * 4;
+        const float weight = ptx::exp2_fast(state[0] - top);
+        sum = fmaf(weight, state[1], sum);
+        value = fmaf(weight, from[(split * per_split + heads) * 4 + at.i], value);
+      }
+      value = __fdividef(value, sum);
     }
+    uint4* const attended =
+        p.words.attended + at.token * p.words.of_token + t.group * a.group_words + first;
+    at.publish(attended, value, epoch);
   }
 }
 
@@ -363,7 +378,7 @@ __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttentio
                                    const CacheStages& cache, const float (*q)[I::kHeadDim],
                                    const StepRing& ring, StepCursor<Clock>& cursor) {
   constexpr int kQueries = I::kQueries;
-  constexpr int kN = kQueries == 1 ? 4 : 2;  // rows of a team at a time
+  constexpr int kN = kQueries <= 2 ? 4 : 2;  // rows of a team at a time
   const int n_teams = kStepConsumers >> a.lanes_log, team = thread_index() >> a.lanes_log;
   const int at = (thread_index() & (a.lanes() - 1)) * 8;
   const bool has_columns = at < a.head_dim;
@@ -414,7 +429,6 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
   if (!t.takes_part) return;
   const StepAttention& a = p.attention;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int team = thread_index() >> a.lanes_log;
   const int at = (thread_index() & (a.lanes() - 1)) * 8;
   const bool has_columns = at < a.head_dim;
   const QueryCodes query{a.multiplies_codes ? reinterpret_cast<uint8_t*>(memory) + a.query_at
@@ -433,31 +447,29 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
     attend_rows<I, false>(softmax, a, cache, s.q, ring, cursor);
   }
   const int heads = a.heads_per_block;
-  if (t.has_new && warp == 0) {  // the first team takes the step's own positions
-    const bool has_row = team == 0;
+  if (t.has_new && warp < I::kTokens) {  // a team of each warp takes one of the step's positions
+    const int token = I::kTokens == 1 ? 0 : warp;
+    const bool has_row = (thread_index() % 32) >> a.lanes_log == 0;
+    const float(&key)[I::kHeadDim] = s.new_row[token][0];
+    const float(&its_value)[I::kHeadDim] = s.new_row[token][1];
+    float own_score[kQueries][1];
 #pragma unroll
-    for (int token = 0; token < I::kTokens; ++token) {
-      const float(&key)[I::kHeadDim] = s.new_row[token][0];
-      const float(&its_value)[I::kHeadDim] = s.new_row[token][1];
-      float own_score[kQueries][1];
+    for (int h = 0; h < kQueries; ++h) {
+      float sum = 0;
 #pragma unroll
-      for (int h = 0; h < kQueries; ++h) {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-          if (has_columns) sum = fmaf(s.q[h][at + i], key[at + i], sum);
-        sum = team_sum<I>(sum, a.lanes());
-        const bool sees = token == 0 || h >= heads;  // its own token's and those behind
-        own_score[h][0] = has_row && sees ? capped<I>(sum, a) : -INFINITY;
-      }
-      softmax.weigh(own_score);
-      float row[8], weight[kQueries];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) row[i] = has_columns ? its_value[at + i] : 0.0f;
-#pragma unroll
-      for (int h = 0; h < kQueries; ++h) weight[h] = own_score[h][0];
-      softmax.add(weight, row);
+      for (int i = 0; i < 8; ++i)
+        if (has_columns) sum = fmaf(s.q[h][at + i], key[at + i], sum);
+      sum = team_sum<I>(sum, a.lanes());
+      const bool sees = token == 0 || h >= heads;  // its own token's and those behind
+      own_score[h][0] = has_row && sees ? capped<I>(sum, a) : -INFINITY;
     }
+    softmax.weigh(own_score);
+    float row[8], weight[kQueries];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) row[i] = has_columns ? its_value[at + i] : 0.0f;
+#pragma unroll
+    for (int h = 0; h < kQueries; ++h) weight[h] = own_score[h][0];
+    softmax.add(weight, row);
   }
 
   cursor.clock.end_multiply(kAttentionRow);
@@ -480,36 +492,34 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
     }
   }
   consumers_sync();
-#pragma unroll
-  for (int token = 0; token < I::kTokens; ++token) {
-    uint4* const part = p.words.split_results + token * p.words.of_token +
+  for (int begin = 0; begin < n_elements; begin += kStepConsumers) {
+    const StepElement e = element_of<I>(begin, of_token);
+    const int64_t words_before = e.token * p.words.of_token;
+    uint4* const part = p.words.split_results + words_before +
                         (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
-    uint4* const attended = p.words.attended + token * p.words.of_token + t.group * a.group_words;
-    for (int begin = 0; begin < of_token; begin += kStepConsumers) {
-      const int e = begin + thread_index();
-      float value = 0;
-      if (e < of_token) {
-        const int head = I::kHeads == 1 ? 0 : e / a.head_dim, row = token * heads + head;
-        float top = -INFINITY, sum = 0;
+    uint4* const attended = p.words.attended + words_before + t.group * a.group_words;
+    float value = 0;
+    if (e.exists()) {
+      const int head = I::kHeads == 1 ? 0 : e.i / a.head_dim, row = e.token * heads + head;
+      float top = -INFINITY, sum = 0;
 #pragma unroll
-        for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][row].x);
-        top = through_word(top);
-        const float base = top == -INFINITY ? 0.0f : top;
+      for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][row].x);
+      top = through_word(top);
+      const float base = top == -INFINITY ? 0.0f : top;
 #pragma unroll
-        for (int w = 0; w < kStepWarps; ++w) {
-          const float2 state = s.states[w][row];
-          const float weight = ptx::exp2_fast(state.x - base);
-          sum = fmaf(weight, state.y, sum);
-          value = fmaf(weight, memory[w * n_elements + token * of_token + e], value);
-        }
-        if (t.splits == 1) {
-          value = __fdividef(value, sum);
-        } else if (e == head * a.head_dim) {
-          store_word(part + head, top, sum, 0, 0, epoch);
-        }
+      for (int w = 0; w < kStepWarps; ++w) {
+        const float2 state = s.states[w][row];
+        const float weight = ptx::exp2_fast(state.x - base);
+        sum = fmaf(weight, state.y, sum);
+        value = fmaf(weight, memory[w * n_elements + e.token * of_token + e.i], value);
       }
-      publish(t.splits == 1 ? attended : part + heads, begin, of_token, value, epoch);
+      if (t.splits == 1) {
+        value = __fdividef(value, sum);
+      } else if (e.i == head * a.head_dim) {
+        store_word(part + head, top, sum, 0, 0, epoch);
+      }
     }
+    e.publish(t.splits == 1 ? attended : part + heads, value, epoch);
   }
   if (t.splits > 1) merge_splits<I>(p, t, merging, epoch);
   consumers_sync();  // `memory` and `merging` are free again

@@ -117,19 +117,22 @@ __device__ inline bool are_of(const StepWord (&words)[kN], uint32_t epoch) {
 // Reads words from[kPlace(k)] for every k with kPlace(k) < n, and sets the others to zero; all
 // still carry the epoch. It loads all words at once, then again those that do not carry the epoch
 // yet, until all do. A single place in the code loads them, so that the words stay in their
-// registers.
-template <int (*kPlace)(int), int kN>
-__device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n,
-                                   uint32_t epoch) {
+// registers. The words of a second token follow those of the first, and lie of_token behind them.
+template <int (*kPlace)(int), int kTokens = 1, int kN>
+__device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n, uint32_t epoch,
+                                   int64_t of_token = 0) {
+  constexpr int kOfToken = kN / kTokens;
   unsigned missing = 0;
 #pragma unroll
   for (int k = 0; k < kN; ++k) {
     words[k] = StepWord::of(epoch);
-    if (kPlace(k) < n) missing |= 1u << k;
+    if (kPlace(k % kOfToken) < n) missing |= 1u << k;
   }
   for (Patience patience;;) {
-    for_each_index<kN>(
-        [&]<int k>() { load_word_if<kPlace(k)>(missing & 1u << k, words[k], from); });
+    for_each_index<kN>([&]<int k>() {
+      load_word_if<kPlace(k % kOfToken)>(missing & 1u << k, words[k],
+                                         from + k / kOfToken * of_token);
+    });
     if (are_of(words, epoch)) return;
 #pragma unroll
     for (int k = 0; k < kN; ++k) {
@@ -137,6 +140,16 @@ __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int
     }
     patience.try_again();
   }
+}
+
+// The token whose rows a thread publishes, and its place among the threads that do.
+template <typename I>
+__device__ inline int token_of_thread() {
+  return I::kTokens == 1 ? 0 : thread_index() / I::kThreadsOfToken;
+}
+template <typename I>
+__device__ inline int thread_of_token() {
+  return I::kTokens == 1 ? thread_index() : thread_index() % I::kThreadsOfToken;
 }
 
 // A barrier of the consumer warps.

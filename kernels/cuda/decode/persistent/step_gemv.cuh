@@ -12,17 +12,19 @@ namespace minfer::cuda {
 //   unit     the factor of the warp's sums, for each token
 //   stages   those that it takes of each tile; of float weights it takes all
 //   is_head  whether the weights are those of the output matrix
+//   in_parts  the input is that of `stages` alone; the sums are added to those before, if these
+//             stages are not the first ones
 template <typename I, typename Clock>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
                                 int token_stride, float* scratch, StepCursor<Clock>& cursor,
                                 int n_tiles, const float (&unit)[I::kTokens],
-                                const StepStages& stages, bool is_head) {
+                                const StepStages& stages, bool is_head, bool in_parts = false) {
   const int pieces =  // of a whole stage
       I::kIsInt4 || I::kIsInt8 ? kStagePieces : stage_pieces(gemv.format);
-  const StepShape shape{stages.begin,
+  const StepShape shape{in_parts ? 0 : stages.begin,
                         stages.end - stages.begin,
                         min(gemv.n_pieces, stages.end * pieces) - stages.begin * pieces,
-                        gemv.in_dim,
+                        in_parts ? kPartColumns : gemv.in_dim,
                         gemv.unit_shift,
                         gemv.stage_scale_bytes,
                         token_stride};
@@ -30,7 +32,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
     const CodesLane at = codes_lane<kFormat, I::kTokens>(shape, input);
     each_group(n_tiles, [&]<int kTiles>(int tile) {
       multiply_codes<kFormat, kScales, false, kTiles>(shape, ring, at, scratch, cursor, {}, tile,
-                                                      unit);
+                                                      unit, in_parts && stages.begin != 0);
     });
   };
   [[maybe_unused]] const auto apart = [&]<typename Loop>() {

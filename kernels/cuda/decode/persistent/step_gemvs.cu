@@ -71,10 +71,12 @@ void slice_tiles(StepGemv& p, int n_tiles, bool in_pairs, int n_blocks, int& shi
 int most_tiles(const StepGemv& p) { return p.slice.rounds + int(p.slice.n_longer != 0); }
 
 // Most tiles, or gate/up pairs, of a round: all if shared memory has room for the sums of their
-// rows and those of a K split. Else whole groups of four streams, which the ring does not cut.
-int round_tiles_of(const StepGemv& p, bool in_pairs) {
+// rows and those of a K split, and if a thread publishes one, other warps adding the K splits. Else
+// whole groups of four streams, which the ring does not cut.
+int round_tiles_of(const StepGemv& p, bool in_pairs, int n_tokens) {
   const int most = kStepMaxRows / p.tile_rows() / (in_pairs ? 2 : 1);
-  const int with_k_split = most - (p.n_left != 0 ? 1 : 0);
+  const int n_threads = kStepConsumers / n_tokens - (p.n_left != 0 ? 32 : 0);
+  const int with_k_split = std::min(most - (p.n_left != 0 ? 1 : 0), n_threads / p.tile_rows());
   return most_tiles(p) <= with_k_split ? with_k_split : with_k_split & ~1;
 }
 
@@ -154,7 +156,7 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
   }
   if (n_active != 0 && !in_pairs && !stages_fit(p, n_active)) return std::nullopt;
   slice_tiles(p, n_tiles, in_pairs, n_blocks, shift);
-  p.round_tiles = round_tiles_of(p, in_pairs);
+  p.round_tiles = round_tiles_of(p, in_pairs, grid.n_tokens);
   return p;
 }
 
@@ -172,7 +174,8 @@ bool are_alike(const LayerWeights& a, const LayerWeights& b) {
 
 // Deals the first matrices of q, k and v to the first blocks and the rest, of another format, to
 // the last ones, so that the longest block has as few bytes as possible.
-bool share_blocks(StepGemv& first, StepGemv& rest, int n_blocks) {
+bool share_blocks(StepGemv& first, StepGemv& rest, const StepGrid& grid) {
+  const int n_blocks = grid.n_blocks;
   const auto tile_bytes = [](const StepGemv& p) {
     return p.code_bytes + p.tile_scale_bytes + p.tile_min_bytes();
   };
@@ -189,7 +192,7 @@ bool share_blocks(StepGemv& first, StepGemv& rest, int n_blocks) {
   const auto share = [&](StepGemv& p, int first_tile, int first_block, int n) {
     const int tiles = p.slice.n_tiles;
     p.slice = {tiles, tiles / n, tiles % n, p.slice.shift, n_blocks, first_tile, first_block, n};
-    p.round_tiles = round_tiles_of(p, false);
+    p.round_tiles = round_tiles_of(p, false, grid.n_tokens);
   };
   share(first, 0, 0, n_blocks - best);
   share(rest, n_tiles, n_blocks - best, best);
@@ -218,7 +221,7 @@ bool set_qkv(StepGemvs& gemvs, const LayerWeights& w, const StepGrid& grid, int&
   rest->ends[0] = k_is_apart ? n_first : first->ends[0];
   gemvs.phases[kQkv] = *first;
   gemvs.qkv_rest = *rest;
-  return can_stage(*rest, true) && share_blocks(gemvs.phases[kQkv], gemvs.qkv_rest, grid.n_blocks);
+  return can_stage(*rest, true) && share_blocks(gemvs.phases[kQkv], gemvs.qkv_rest, grid);
 }
 
 // The linear phases of a layer and the output matrix, with their tiles dealt to the blocks. Null if

@@ -17,6 +17,7 @@ struct StepGrid {
   int n_blocks;
   StageLength stages;
   bool has_several_rows;  // in a stage of floats, where they are short
+  int n_tokens;           // of a step
 };
 
 // The linear phases of a mix; and v, or k and v, where they are apart: else without tiles.

@@ -8,6 +8,7 @@
 #include "kernels/cuda/decode/persistent/step_peers.cuh"
 #include "kernels/cuda/decode/persistent/step_ring.cuh"
 #include "kernels/cuda/decode/persistent/step_split_k.cuh"
+#include "kernels/cuda/decode/persistent/step_two_tokens.cuh"
 
 namespace minfer::cuda {
 
@@ -47,12 +48,15 @@ __device__ inline bool has_row_scales(const StepGemv& gemv, int phase) {
   return (!I::kIsInt4 || phase == kHead) && gemv.has_row_scales();
 }
 
-// Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input.
+// Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input. With two
+// tokens it stages their input `source` as well, in the first round of a phase or, in parts, in its
+// only one; when that is there, more copies are allowed.
 template <typename I, typename Clock>
 __device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
                                       const StepLayer& layer, const StepRound& at,
+                                      const StepSource& source, float (*squares)[kStepWarps],
                                       const StepMemory<I>& memory, const StepRing& ring,
-                                      StepCursor<Clock>& cursor, const float (&unit)[I::kTokens]) {
+                                      StepCursor<Clock>& cursor, float (&unit)[I::kTokens]) {
   const int halves_log = at.phase == kGateUp ? 1 : 0;
   const bool is_k_split = at.tile < 0;
   float* const scratch = memory.scratch(at.buffer) + (is_k_split ? k_split_row(gemv) : 0);
@@ -61,9 +65,22 @@ __device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
     fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
   }
-  multiply<I>(gemv, ring, memory.input, I::kTokens == 1 ? 0 : p.token_stride, scratch, cursor,
-              n_tiles << halves_log, unit,
-              is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages}, at.phase == kHead);
+  const bool in_parts = is_in_parts<I>(at.phase) && n_tiles != 0;
+  StepStages stages = is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages};
+  for (;;) {
+    if constexpr (I::kTokens > 1) {
+      if (in_parts) stages.end = min(stages.begin + part_stages(gemv.format), gemv.n_stages);
+      const bool is_first = at.tile == (gemv.k_split.exists() ? -1 : 0);
+      if (in_parts || (is_first && n_tiles != 0)) {
+        stage_tokens<I>(p, gemv, source, stages.begin, in_parts, memory.input, squares, unit);
+      }
+      if (thread_index() == 0) allow_copies(ring.most_copies, p.copies_of_gemv);
+    }
+    multiply<I>(gemv, ring, memory.input, I::kTokens == 1 ? 0 : p.token_stride, scratch, cursor,
+                n_tiles << halves_log, unit, stages, at.phase == kHead, in_parts);
+    if (!in_parts || stages.end == gemv.n_stages) break;
+    stages.begin = stages.end;
+  }
 }
 
 // The biases of the row that a thread has in a round, or of its row of gate and of up.
@@ -83,35 +100,18 @@ __device__ inline StepBias load_bias(const StepParams& p, const StepGemv& gemv,
   return {bias(0), at.phase == kGateUp ? bias(1) : 0.0f};
 }
 
-// stage_input of each token, by the same code: it is fetched once.
-template <typename I, bool kNorm>
-__device__ __forceinline__ void stage_tokens(const StepParams& p, const StepGemv& gemv,
-                                             StepSource source, uint8_t* input,
-                                             float (*squares)[kStepWarps],
-                                             float (&unit)[I::kTokens]) {
-#pragma unroll 1
-  for (int token = 0; token < I::kTokens; ++token) {
-    if constexpr (I::kTokens == 2) unit[0] = unit[1];  // no register has an index that varies
-    unit[I::kTokens - 1] =
-        stage_input<I, kNorm>(gemv, source, input + token * p.token_stride, squares[token]);
-    source.words += p.words.of_token;
-    if (source.plain != nullptr) source.plain += p.dim;
-  }
-}
-
 __device__ inline float logit_of(const StepBlock& block, float sum) {
   const float logit = sum * block.logit_scale, cap = block.logit_softcap;
   return cap == 0 ? logit : cap * tanhf(logit / cap);
 }
 
-// Adds the sums of all warps of a round for a token, and publishes the rows or stores them as
-// logits.
+// Adds the sums of all warps of a round for the thread's token, and publishes the rows or stores
+// them as logits. `squares`: of that token.
 template <typename I>
 __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, const StepRound& at,
-                                    int token, const StepMemory<I>& memory,
-                                    const StepExperts<I>& experts, const float* squares,
-                                    const StepBias& bias, uint32_t epoch) {
-  const int thread = thread_index(), phase = at.phase;
+                                    const StepMemory<I>& memory, const StepExperts<I>& experts,
+                                    const float* squares, const StepBias& bias, uint32_t epoch) {
+  const int thread = thread_of_token<I>(), token = token_of_thread<I>(), phase = at.phase;
   const int halves_log = phase == kGateUp ? 1 : 0, rows_log = gemv.rows_log;
   const int n_rows = min(gemv.round_tiles, gemv.count - at.tile) << rows_log;
   const bool has_row = thread < n_rows;
@@ -168,7 +168,8 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     }
     words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
   }
-  publish(words + token * p.words.of_token + first_row / 4, 0, n_rows, value, epoch);
+  publish(words + token * p.words.of_token + first_row / 4, thread - thread_index(), n_rows, value,
+          epoch);
 }
 
 // The static shared memory of a block.
@@ -325,18 +326,22 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     // of down waits for all logits, so that whoever reads them contributes to what follows.
     const bool keeps_residual = !I::kIsPlain && own_residual != nullptr && phase == kQkv;
     const bool routes = I::kHasExperts && phase == kGateUp && n_router_rows != 0;
+    StepSource source{.norm_is_bf16 = p.vectors_are_bf16};
     if (own.count != 0 || own.k_split.exists() || keeps_residual || routes) {
-      StepSource source{.norm_is_bf16 = p.vectors_are_bf16};
       source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
       if (phase == kWo || phase == kDown) {
         source.words = phase == kWo ? p.words.attended : p.words.hidden;
-        stage_tokens<I, false>(p, own, source, memory.input, squares, unit);
+        if constexpr (I::kTokens == 1) {
+          unit[0] = stage_input<I, false>(own, source, memory.input, squares[0]);
+        }
       } else {
         source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
         source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
         source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
-        if constexpr (I::kIsPlain) {
-          stage_tokens<I, true>(p, own, source, memory.input, squares, unit);
+        if constexpr (I::kTokens > 1) {
+          // multiply_round stages it
+        } else if constexpr (I::kIsPlain) {
+          unit[0] = stage_input<I, true>(own, source, memory.input, squares[0]);
         } else {
           const ResidualSource of_residual{source,
                                            layer.post_norms[phase == kGateUp ? 1 : 0],
@@ -365,12 +370,12 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (chooses) choose_in_block(p, layer, s_experts, epoch);
     }
 
-    allow(copies_of_gemv);
+    if (I::kTokens == 1) allow(copies_of_gemv);
     cursor.clock.end(phase, kInput);
     for (int tile = own.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};
       const StepBias bias = load_bias<I>(p, gemv, layer, round);
-      multiply_round<I>(p, own, layer, round, memory, ring, cursor, unit);
+      multiply_round<I>(p, own, layer, round, source, squares, memory, ring, cursor, unit);
       float* const k_split_scratch = memory.scratch(round.buffer) + k_split_row(gemv);
       if (tile < 0) {
         if (gemv.k_split.index != 0) {
@@ -380,14 +385,10 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         continue;
       }
       cursor.clock.end_multiply(phase);
-      StepWord k_split_words[I::kTokens] = {};
-      const bool adds = tile == 0 && adds_k_splits(gemv);
-      if (adds) {
-#pragma unroll
-        for (int token = 0; token < I::kTokens; ++token) {
-          k_split_words[token] = load_k_splits(p, gemv, token);
-        }
-      }
+      StepWord k_split_words{};
+      const int token = token_of_thread<I>();
+      const bool adds = tile == 0 && adds_k_splits<I>(gemv);
+      if (adds) k_split_words = load_k_splits(p, gemv, token);
       ptx::copy_async_wait<0>();
       consumers_sync();
       if (adds) {
@@ -406,17 +407,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         if constexpr (I::kHasExperts) {
           factor = expert_weight(p, gemv, s_experts, gemv.k_split.tile);
         }
-#pragma unroll
-        for (int token = 0; token < I::kTokens; ++token) {
-          const float norm = has_norm ? norm_factor(squares[token], gemv, p.eps) : 1.0f;
-          add_k_splits<I>(p, gemv, token, k_split_scratch + token * kScratchFloats,
-                          k_split_words[token], norm * row_scale, its_bias, factor, epoch);
-        }
+        const float norm = has_norm ? norm_factor(squares[token], gemv, p.eps) : 1.0f;
+        add_k_splits<I>(p, gemv, token, k_split_scratch + token * kScratchFloats, k_split_words,
+                        norm * row_scale, its_bias, factor, epoch);
       }
-#pragma unroll 1
-      for (int token = 0; token < I::kTokens; ++token) {
-        finish_round<I>(p, gemv, round, token, memory, s_experts, squares[token], bias, epoch);
-      }
+      finish_round<I>(p, gemv, round, memory, s_experts, squares[token], bias, epoch);
       cursor.clock.end(phase, kPublish);
       buffer ^= 1;
       tile += gemv.round_tiles;

@@ -138,7 +138,7 @@ __device__ inline void each_group(int n_tiles, F f) {
 // gives another float, from which the same float with the sum of zero codes is subtracted. With
 // kMins the codes have no zero code, and the minimum of a scale's columns is multiplied by the sum
 // of x over them. The sums of a second token are those of the odd columns of B, and go to scratch
-// kScratchFloats behind those of the first.
+// kScratchFloats behind those of the first. Sums are added to those in scratch if the call says so.
 //
 // A step has four stages, kTiles of them of the same columns, so that groups of one and two tiles
 // take no more steps than they must.
@@ -146,7 +146,7 @@ template <StepFormat kFormat, int kScales, bool kMins, int kTiles, typename Cloc
 __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
                                       const CodesLane& at, float* scratch,
                                       StepCursor<Clock>& cursor, const TableBytes& table, int tile,
-                                      const float (&unit)[kTokens]) {
+                                      const float (&unit)[kTokens], bool adds_to_scratch = false) {
   using L = Codes<kFormat>;
   static_assert(!kMins || (kScales != 0 && kTokens == 1));
   constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
@@ -277,12 +277,9 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
       }
     }
   }
-#pragma unroll
-  for (int k = 0; k < kTokens; ++k) {
-    add_digits(total, k, lane, warp, scratch + tile * kTileRows, unit[k],
-               kByWords ? WordsOfU4::kOfLow : 1.0f,
-               kByWords ? WordsOfU4::kOfHigh : 1.0f / L::kUpperUnit);
-  }
+  add_digits(total, lane, warp, scratch + tile * kTileRows, unit,
+             kByWords ? WordsOfU4::kOfLow : 1.0f,
+             kByWords ? WordsOfU4::kOfHigh : 1.0f / L::kUpperUnit, adds_to_scratch);
 }
 
 // Calls Loop::run<number of tiles> for all tiles of a round, as a function of its own with copies

@@ -218,24 +218,36 @@ __device__ inline float sum_of_quad(float first, float second, int t) {
   return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
-// Adds the digits of x of a token: lane (g, t) has the sums of digit t for rows g and g + 8 of each
-// tile, which are still to be multiplied by of_low and of_high, and by `unit`, at the end, so that
-// no product on the way overflows; the four lanes of a quad add theirs, and two of them keep each
-// row.
+// Adds the digits of x of each token: lane (g, t) has the sums of digit t for rows g and g + 8 of
+// each tile, which are still to be multiplied by of_low and of_high, and by the token's `unit`, at
+// the end, so that no product on the way overflows; the four lanes of a quad add theirs, and two of
+// them keep each row, or add it to what is in scratch.
 template <int kTiles, int kTokens>
-__device__ inline void add_digits(const float (&total)[kTiles][2][kTokens], int token, int lane,
-                                  int warp, float* scratch, float unit, float of_low,
-                                  float of_high) {
+__device__ inline void add_digits(const float (&total)[kTiles][2][kTokens], int lane, int warp,
+                                  float* scratch, const float (&unit)[kTokens], float of_low,
+                                  float of_high, bool adds_to_scratch = false) {
   const int g = lane / 4, t = lane % 4;
   const float digit = digit_unit(t);
-  float* const to = scratch + token * kScratchFloats + warp * kStepMaxRows + g;
+  float* const own = scratch + warp * kStepMaxRows + g + 8 * t;
+  float sums[kTokens][kTiles];
 #pragma unroll
-  for (int j = 0; j < kTiles; ++j) {
-    const float low = total[j][0][token] * (digit * of_low);
-    const float high = total[j][1][token] * (digit * of_high);
-    const float sum = sum_of_quad(low, high, t);
-    if (t < 2) to[j * kTileRows + 8 * t] = sum * unit;
+  for (int k = 0; k < kTokens; ++k) {
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      const float low = total[j][0][k] * (digit * of_low);
+      const float high = total[j][1][k] * (digit * of_high);
+      sums[k][j] = sum_of_quad(low, high, t) * unit[k];
+    }
   }
+  if (t >= 2) return;
+  const auto for_each = [&](auto f) {
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k)
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) f(own[k * kScratchFloats + j * kTileRows], sums[k][j]);
+  };
+  if (adds_to_scratch) for_each([](const float& before, float& sum) { sum += before; });
+  for_each([](float& to, float sum) { to = sum; });
 }
 
 }  // namespace minfer::cuda

@@ -48,6 +48,12 @@ __host__ __device__ constexpr int stage_pieces(StepFormat format) {
 __host__ __device__ constexpr int stage_bytes(StepFormat format) {
   return stage_pieces(format) * kPieceBytes;
 }
+// A step of two tokens stages what wo and down multiply in parts of so many columns, which leaves
+// the ring its memory: it multiplies all tiles by one part, then by the next.
+constexpr int kPartColumns = 4096;
+__host__ __device__ constexpr int part_stages(StepFormat format) {
+  return kPartColumns / (stage_pieces(format) * piece_columns(format));
+}
 constexpr int kFloatRowsLog = 2, kFloatRows = 1 << kFloatRowsLog;  // of a tile of float weights
 constexpr int kStepMaxSlots = 20;  // more were no faster: copies in flight delay the exchange
 
@@ -65,7 +71,8 @@ constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // there are two for 
 // Most K splits of a gate/up tile pair, and the flagged words that the partial sums of one take:
 // step_split_k.cuh.
 constexpr int kStepMaxKSplits = 5, kKSplitWords = 8;
-// Most query heads of a key/value head that a block handles, by the size of a head. Two of 256
+// Most query heads of a key/value head that a block handles, by the size of a head; with two
+// tokens half as many, since registers hold four queries. Two of 256
 // elements were 1 % faster for Gemma-2-9B at 4000 positions, and 1 % slower at 2000.
 __host__ __device__ constexpr int step_most_heads(int head_dim) { return head_dim <= 128 ? 4 : 1; }
 constexpr int kStepMostHeadDim = 256;
@@ -86,8 +93,8 @@ enum class StepWeights { Floats, Int4, ShortInt4, Int8, Codes, Mixed };
 // The plain instances compute Llama's block alone. Those that are mixed and not plain compute
 // mixtures of experts, too. kCounts: clocks (step_clocks.cuh). There are so many because code costs
 // time even where it does not run, small models most: docs/lab/decode-2026-11.md. kHasOwnGemv: a
-// block has a copy of its StepGemv in registers. kTokens: of one
-// sequence, at consecutive positions; two only in plain instances for codes.
+// block has a copy of its StepGemv in registers. kTokens: of one sequence, at consecutive
+// positions; two only in plain instances for codes.
 template <int kHeads_, int kHeadDim_, bool kIsPlain_, StepWeights kWeights, bool kCounts_,
           int kTokens_ = 1>
 struct StepInstance {
@@ -99,10 +106,12 @@ struct StepInstance {
   static constexpr bool kIsInt4 = kWeights == StepWeights::Int4 || kIsShortInt4;
   static constexpr bool kIsInt8 = kWeights == StepWeights::Int8;
   static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
-  static constexpr bool kHasOwnGemv = kIsPlain && kTokens == 1 && !kCounts && (kIsInt4 || kIsInt8);
+  static constexpr bool kHasOwnGemv = kIsPlain && kTokens <= 2 && !kCounts && (kIsInt4 || kIsInt8);
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
+  // That publish rows of one token.
+  static constexpr int kThreadsOfToken = kStepConsumers / kTokens;
   static_assert(kTokens == 1 || (kTokens == 2 && kIsPlain && !kIsFloat && !kIsMixed && !kCounts));
 };
 

@@ -144,7 +144,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
       }
     }
   });
-  add_digits(total, 0, lane, warp, scratch + tile * kTileRows, unit[0], 1.0f, 1.0f / L::kUpperUnit);
+  add_digits(total, lane, warp, scratch + tile * kTileRows, unit, 1.0f, 1.0f / L::kUpperUnit);
 }
 
 template <StepFormat kFormat, int kUnit, bool kMins>

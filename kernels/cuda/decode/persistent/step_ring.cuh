@@ -35,24 +35,33 @@ __device__ inline int copies_allowed(int* most_copies) {
 // each, so that the staged input is read once for the whole group. A block's K split of a tile pair
 // is a group of its own, in front of the others.
 
-// The i-th stage that a block reads in a linear phase, where its own tiles have n_streams streams.
+// The i-th stage that a block reads in a linear phase, where its own tiles have n_streams streams
+// and are multiplied `at_once` stages at a time, first all of them by the first columns.
 // Streams -2 and -1 are the gate and the up tile of its K split.
 struct StreamStage {
   int stream, stage;
 };
-__device__ inline StreamStage stream_stage(const StepGemv& p, int n_streams, int i) {
-  const StepStages& part = p.k_split.stages;
-  const int of_part = 2 * (part.end - part.begin);
-  if (i < of_part) return {i % 2 - 2, part.begin + i / 2};
-  i -= of_part;
-  const int in_fours = n_streams & ~3, in_pair = n_streams & 2, of_four = 4 * p.n_stages;
-  if (i < in_fours * p.n_stages) {
-    const int group = i / of_four, in_group = i - group * of_four;
-    return {4 * group + in_group % 4, in_group / 4};
+template <bool kInParts>
+__device__ inline StreamStage stream_stage(const StepGemv& p, int n_streams, int at_once, int i) {
+  const StepStages& k_split = p.k_split.stages;
+  const int of_k_split = 2 * (k_split.end - k_split.begin);
+  if (i < of_k_split) return {i % 2 - 2, k_split.begin + i / 2};
+  i -= of_k_split;
+  int first = 0, n_stages = p.n_stages;
+  if constexpr (kInParts) {
+    const int part = i / (n_streams * at_once);
+    i -= part * (n_streams * at_once);
+    first = part * at_once;
+    n_stages = min(at_once, n_stages - first);
   }
-  i -= in_fours * p.n_stages;
-  if (i < in_pair * p.n_stages) return {in_fours + i % 2, i / 2};
-  return {in_fours + in_pair, i - in_pair * p.n_stages};
+  const int in_fours = n_streams & ~3, in_pair = n_streams & 2, of_four = 4 * n_stages;
+  if (i < in_fours * n_stages) {
+    const int group = i / of_four, in_group = i - group * of_four;
+    return {4 * group + in_group % 4, first + in_group / 4};
+  }
+  i -= in_fours * n_stages;
+  if (i < in_pair * n_stages) return {in_fours + i % 2, first + i / 2};
+  return {in_fours + in_pair, first + i - in_pair * n_stages};
 }
 
 // A tile of a linear phase: the index of its matrix in the phase, and its index in that matrix.
@@ -63,6 +72,12 @@ __device__ inline StepTile step_tile(const StepGemv& p, int phase, int tile, int
   if (phase == kGateUp) return {half_of_pair, tile};
   const int part = (tile >= p.ends[0]) + (tile >= p.ends[1]);
   return {part, tile - (part == 0 ? 0 : part == 1 ? p.ends[0] : p.ends[1])};
+}
+
+// Whether the input of a phase is staged in parts: kPartColumns.
+template <typename I>
+__device__ inline bool is_in_parts(int phase) {
+  return I::kTokens > 1 && (phase == kWo || phase == kDown);
 }
 
 constexpr unsigned kRingSleep = 40;  // ns
@@ -335,9 +350,11 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
     const int n_streams = gemv.count << (half_shift + row_shift);
     // Past the last rows of float weights, these are read again; their sums are not stored.
     const int last = is_float ? (gemv.out_dim - 1) >> stage_rows_log : INT_MAX;
-    const StepStages& part = gemv.k_split.stages;
-    ring_producer.put<true>(2 * (part.end - part.begin) + n_streams * gemv.n_stages, [&](int i) {
-      const auto [stream, stage] = stream_stage(gemv, n_streams, i);
+    const StepStages& k_split = gemv.k_split.stages;
+    const int n = 2 * (k_split.end - k_split.begin) + n_streams * gemv.n_stages;
+    const int at_once = is_in_parts<I>(phase) ? part_stages(gemv.format) : gemv.n_stages;
+    ring_producer.put<true>(n, [&](int i) {
+      const auto [stream, stage] = stream_stage<(I::kTokens > 1)>(gemv, n_streams, at_once, i);
       const int tile_index = stream >> row_shift;
       const int its_tile = stream < 0 ? gemv.k_split.tile : gemv.begin + (tile_index >> half_shift);
       const StepTile tile = step_tile(gemv, phase, its_tile, tile_index & ((1 << half_shift) - 1));

@@ -13,11 +13,10 @@
 // includes the rows computed from them.
 namespace minfer::cuda {
 
-constexpr int kKSplitWarp =
-    kStepWarps - 1;  // adds the K splits; a lane has a row: 16 of gate, 16 of up
+// The last warp of those that publish rows of a token adds its K splits; it has no rows of whole
+// pairs (round_tiles_of). A lane has a row: 16 of gate, 16 of up.
 static_assert(kKSplitWords * 4 == 2 * kTileRows);
 static_assert((kStepMaxKSplits - 1) * kKSplitWords == 32, "a lane asks for one word");
-static_assert(kStepMaxRows / 2 <= 32 * kKSplitWarp, "no rows of whole pairs in the last warp");
 
 // The flagged words of all K splits of the block's pair but the first, one after another.
 __device__ inline uint4* k_split_words(const StepParams& p, const StepGemv& gemv, int token) {
@@ -27,8 +26,10 @@ __device__ inline uint4* k_split_words(const StepParams& p, const StepGemv& gemv
 }
 
 // Whether this warp adds the K splits of a pair.
+template <typename I>
 __device__ inline bool adds_k_splits(const StepGemv& gemv) {
-  return gemv.k_split.exists() && gemv.k_split.index == 0 && thread_index() / 32 == kKSplitWarp;
+  return gemv.k_split.exists() && gemv.k_split.index == 0 &&
+         thread_of_token<I>() >= I::kThreadsOfToken - 32;
 }
 
 // Sends the sums of a K split that is not the first; the warp has left its own in `scratch`. The
@@ -52,8 +53,8 @@ __device__ inline void send_k_split(const StepParams& p, const StepGemv& gemv, c
   }
 }
 
-// Loads the lane's word of the other K splits, without waiting for it. kKSplitWarp of the block
-// with the first K split calls it.
+// Loads the lane's word of the other K splits, without waiting for it. A warp that adds K splits
+// calls it.
 __device__ inline StepWord load_k_splits(const StepParams& p, const StepGemv& gemv, int token) {
   const int lane = thread_index() % 32;
   if (lane >= (gemv.n_k_splits - 1) * kKSplitWords) return {};
@@ -85,7 +86,7 @@ __device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, i
   sum = fmaf(sum, scale, bias);
   const float up = __shfl_down_sync(~0u, sum, kTileRows);
   uint4* const hidden = p.words.hidden + token * p.words.of_token;
-  publish(hidden + gemv.k_split.tile * (kTileRows / 4), -32 * kKSplitWarp, kTileRows,
+  publish(hidden + gemv.k_split.tile * (kTileRows / 4), lane - thread_index(), kTileRows,
           activated<I>(p, sum) * up * factor, epoch);
 }
 
