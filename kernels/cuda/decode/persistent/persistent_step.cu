@@ -278,7 +278,7 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
   }
 
   const bool has_two = tuning.n_tokens == 2;
-  if (has_two && (!is_plain(model, *mixed) || !are_codes_alone(*mixed) || spec.head_dim > 128 ||
+  if (has_two && (!are_plain_blocks(model) || !are_codes_alone(*mixed) || spec.head_dim > 128 ||
                   model.output->out_dim != model.vocab_size)) {
     return {};
   }
