@@ -63,6 +63,43 @@ TEST_F(CudaModel, DecodesSeveralTokensOfOneSequence) {
   }
 }
 
+// Two tokens at the widths of Llama-2-13B and Llama-2-70B, of which a step stages inputs in parts
+// and in turns: as step by step.
+TEST_F(CudaModel, DecodesTwoTokensOfWideModels) {
+  struct Widths {
+    int64_t dim, ffn_dim, n_kv_heads;
+  };
+  for (const auto& [dim, ffn_dim, n_kv_heads] : {Widths{5120, 13824, 40}, {8192, 28672, 8}}) {
+    const ModelSpec spec = llama_spec({.dim = dim,
+                                       .ffn_dim = ffn_dim,
+                                       .n_layers = 1,
+                                       .n_heads = dim / 128,
+                                       .n_kv_heads = n_kv_heads,
+                                       .head_dim = 128,
+                                       .vocab_size = 1000,
+                                       .trained_seq_len = 64});
+    for (const SyntheticType& type :
+         {SyntheticType{DType::U4, 64}, {DType::U4, 32}, {DType::U8, 0}}) {
+      SCOPED_TRACE(cat(dim, ' ', type.dtype, ' ', type.group));
+      const Model model = make_synthetic_model(spec, type, *backend_, 1);
+      const std::vector<TokenId> ids = some_ids(24, spec.vocab_size);
+      const auto logits_by = [&](size_t n) {
+        Session session(model, *backend_, {});
+        session.eval(std::span(ids).first(8));
+        std::vector<float> all;
+        for (size_t i = 8; i < ids.size(); i += n) {
+          const auto logits = session.decode(std::span(ids).subspan(i, n));
+          all.insert(all.end(), logits.begin(), logits.end());
+        }
+        return all;
+      };
+      const std::vector<float> by_two = logits_by(2);
+      EXPECT_LE(relative_error(by_two, doubles_of(logits_by(1))), 0.01);
+      EXPECT_EQ(logits_by(2), by_two);
+    }
+  }
+}
+
 // A text that repeats itself, whose tokens are all better than the next best by far more than any
 // rounding.
 TEST_F(CudaModel, DraftsChangeNoTextWhoseTokensAreFarApart) {

@@ -77,8 +77,8 @@ INSTANTIATE_TEST_SUITE_P(, TwoTokens,
                          testing::Values(case_named("U4"), case_named("FewRows"),
                                          case_named("Int4U8Output"), case_named("U8InParts"),
                                          case_named("U4QkvInRounds"), case_named("U8InRounds"),
-                                         case_named("U4ManyColumns"),
-                                         kGrouped, kLast, kDownInParts, kU8DownInParts),
+                                         case_named("U4ManyColumns"), kGrouped, kLast, kDownInParts,
+                                         kU8DownInParts),
                          [](const auto& info) { return info.param.name; });
 
 TEST(TwoTokensOf, FloatsMixesAndOtherBlocksAreNotThere) {

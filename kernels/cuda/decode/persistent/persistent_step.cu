@@ -92,7 +92,7 @@ std::vector<StepAttention> attentions_of(const DecodeModel& model, int n_blocks,
   const auto with = [&](int most_heads) {
     return attention_of(model, n_blocks, most_heads, tuning.elements_alone);
   };
-  const int most_heads = std::max(step_most_heads(head_dim) / tuning.n_tokens, 1);
+  const int most_heads = step_most_heads(head_dim, tuning.n_tokens);
   const int64_t few_positions = tuning.few_positions;
   const auto few = few_positions > 0 ? with(1) : std::nullopt;
   const auto many = with(most_heads);
@@ -113,12 +113,12 @@ bool lay_out(StepParams& p, int kernel_queries, int room) {
     p.slot_bytes = std::max(
         p.slot_bytes, stage_bytes(gemv.format) + gemv.stage_scale_bytes + gemv.stage_min_bytes());
     const bool is_float = !are_codes(gemv.format);
-    const int columns = in_parts ? kPartColumns : gemv.in_dim;
+    const int columns = in_parts ? std::min(gemv.in_dim, kPartColumns) : gemv.in_dim;
     p.input_bytes = std::max(p.input_bytes, staged_bytes(columns, is_float));
   };
   for (int mix = 0; mix < p.n_mixes; ++mix) {
     for (const int phase : {kQkv, kWo, kGateUp, kDown, kHead}) {
-      make_room(p.gemvs[mix][phase], p.n_tokens > 1 && (phase == kWo || phase == kDown));
+      make_room(p.gemvs[mix][phase], is_in_parts(p.n_tokens, phase));
     }
     make_room(p.qkv_rest[mix]);
   }

@@ -302,22 +302,18 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   consumers_sync();
 }
 
-// The element that a thread has of the n of each token, which follow one another, where it has the
-// one behind `begin` of its index: it is element i of a token. n is a multiple of 4.
+// n elements of each token follow one another. A thread has the one at `begin` plus its index,
+// which is element first + thread_index() of `token`.
 struct StepElement {
-  int token, i, n;
-  __device__ bool exists() const { return i < n; }
-  // All lanes call it.
-  __device__ void publish(uint4* to, float value, uint32_t epoch) const {
-    cuda::publish(to, i - thread_index(), n, value, epoch);
-  }
+  int token, first, n;
+  __device__ int index() const { return first + thread_index(); }
+  __device__ bool exists() const { return index() < n; }
 };
 template <typename I>
 __device__ inline StepElement element_of(int begin, int n) {
-  const int all = begin + thread_index();
-  if constexpr (I::kTokens == 1) return {0, all, n};
-  const int token = n == 0 ? I::kTokens : all / n;
-  return token < I::kTokens ? StepElement{token, all - token * n, n} : StepElement{0, 0, 0};
+  if constexpr (I::kTokens == 1) return {0, begin, n};
+  const int token = (begin + thread_index()) / n;
+  return token < I::kTokens ? StepElement{token, begin - token * n, n} : StepElement{};
 }
 
 // Merges the results of the splits of a group, for each token. Each is a word (maximum, sum) for
@@ -349,11 +345,12 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlic
   consumers_sync();
   const int n = 4 * n_words;  // elements of a token
   for (int begin = 0; begin < I::kTokens * n; begin += kStepConsumers) {
-    const StepElement at = element_of<I>(begin, n);
-    const float* const from = of_token(at.token);
+    const StepElement e = element_of<I>(begin, n);
+    const int i = e.index();
+    const float* const from = of_token(e.token);
     float value = 0;
-    if (at.exists()) {
-      const int head = I::kHeads == 1 ? 0 : (first + at.i / 4) * 4 / a.head_dim;
+    if (e.exists()) {
+      const int head = I::kHeads == 1 ? 0 : (first + i / 4) * 4 / a.head_dim;
       float top = -INFINITY, sum = 0;
       for (int split = 0; split < t.splits; ++split) {
         top = fmaxf(top, from[(split * per_split + head) * 4]);
@@ -362,13 +359,13 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlic
         const float* const state = from + (split * per_split + head) * 4;
         const float weight = ptx::exp2_fast(state[0] - top);
         sum = fmaf(weight, state[1], sum);
-        value = fmaf(weight, from[(split * per_split + heads) * 4 + at.i], value);
+        value = fmaf(weight, from[(split * per_split + heads) * 4 + i], value);
       }
       value = __fdividef(value, sum);
     }
     uint4* const attended =
-        p.words.attended + at.token * p.words.of_token + t.group * a.group_words + first;
-    at.publish(attended, value, epoch);
+        p.words.attended + e.token * p.words.of_token + t.group * a.group_words + first;
+    publish(attended, e.first, e.n, value, epoch);
   }
 }
 
@@ -447,9 +444,9 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
     attend_rows<I, false>(softmax, a, cache, s.q, ring, cursor);
   }
   const int heads = a.heads_per_block;
-  if (t.has_new && warp < I::kTokens) {  // a team of each warp takes one of the step's positions
+  if (t.has_new && warp < I::kTokens) {  // a warp's first team takes one of the step's positions
     const int token = I::kTokens == 1 ? 0 : warp;
-    const bool has_row = (thread_index() % 32) >> a.lanes_log == 0;
+    const bool has_row = lane < a.lanes();
     const float(&key)[I::kHeadDim] = s.new_row[token][0];
     const float(&its_value)[I::kHeadDim] = s.new_row[token][1];
     float own_score[kQueries][1];
@@ -494,13 +491,14 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
   consumers_sync();
   for (int begin = 0; begin < n_elements; begin += kStepConsumers) {
     const StepElement e = element_of<I>(begin, of_token);
+    const int i = e.index();
     const int64_t words_before = e.token * p.words.of_token;
     uint4* const part = p.words.split_results + words_before +
                         (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
     uint4* const attended = p.words.attended + words_before + t.group * a.group_words;
     float value = 0;
     if (e.exists()) {
-      const int head = I::kHeads == 1 ? 0 : e.i / a.head_dim, row = e.token * heads + head;
+      const int head = I::kHeads == 1 ? 0 : i / a.head_dim, row = e.token * heads + head;
       float top = -INFINITY, sum = 0;
 #pragma unroll
       for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][row].x);
@@ -511,15 +509,15 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
         const float2 state = s.states[w][row];
         const float weight = ptx::exp2_fast(state.x - base);
         sum = fmaf(weight, state.y, sum);
-        value = fmaf(weight, memory[w * n_elements + e.token * of_token + e.i], value);
+        value = fmaf(weight, memory[w * n_elements + e.token * of_token + i], value);
       }
       if (t.splits == 1) {
         value = __fdividef(value, sum);
-      } else if (e.i == head * a.head_dim) {
+      } else if (i == head * a.head_dim) {
         store_word(part + head, top, sum, 0, 0, epoch);
       }
     }
-    e.publish(t.splits == 1 ? attended : part + heads, value, epoch);
+    publish(t.splits == 1 ? attended : part + heads, e.first, e.n, value, epoch);
   }
   if (t.splits > 1) merge_splits<I>(p, t, merging, epoch);
   consumers_sync();  // `memory` and `merging` are free again

@@ -9,11 +9,11 @@
 // floats see multiply_rows.
 namespace minfer::cuda {
 
-//   unit     the factor of the warp's sums, for each token
-//   stages   those that it takes of each tile; of float weights it takes all
-//   is_head  whether the weights are those of the output matrix
-//   in_parts  the input is that of `stages` alone; the sums are added to those before, if these
-//             stages are not the first ones
+//   unit      the factor of the warp's sums, for each token
+//   stages    those that it takes of each tile; of float weights it takes all
+//   is_head   whether the weights are those of the output matrix
+//   in_parts  the input is that of `stages` alone, and the sums are added to those of the stages
+//             before, if there are any
 template <typename I, typename Clock>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
                                 int token_stride, float* scratch, StepCursor<Clock>& cursor,
@@ -24,7 +24,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
   const StepShape shape{in_parts ? 0 : stages.begin,
                         stages.end - stages.begin,
                         min(gemv.n_pieces, stages.end * pieces) - stages.begin * pieces,
-                        in_parts ? kPartColumns : gemv.in_dim,
+                        in_parts ? min(gemv.in_dim, kPartColumns) : gemv.in_dim,
                         gemv.unit_shift,
                         gemv.stage_scale_bytes,
                         token_stride};

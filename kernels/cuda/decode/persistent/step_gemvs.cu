@@ -71,8 +71,8 @@ void slice_tiles(StepGemv& p, int n_tiles, bool in_pairs, int n_blocks, int& shi
 int most_tiles(const StepGemv& p) { return p.slice.rounds + int(p.slice.n_longer != 0); }
 
 // Most tiles, or gate/up pairs, of a round: all if shared memory has room for the sums of their
-// rows and those of a K split, and if a thread publishes one, other warps adding the K splits. Else
-// whole groups of four streams, which the ring does not cut.
+// rows and those of a K split, and there is a thread to publish each row of a token, beside a warp
+// that adds K splits. Else whole groups of four streams, which the ring does not cut.
 int round_tiles_of(const StepGemv& p, bool in_pairs, int n_tokens) {
   const int most = kStepMaxRows / p.tile_rows() / (in_pairs ? 2 : 1);
   const int n_threads = kStepConsumers / n_tokens - (p.n_left != 0 ? 32 : 0);

@@ -21,14 +21,14 @@ struct StepRound {
                // still read its sums
 };
 // The block's shared memory without the ring. `scales` holds the scales of a round's rows,
-// `residual` the row of the residual stream of each token that a thread adds to. The scratch of a
+// `residual` the row of the residual stream that a thread adds to. The scratch of a
 // second token lies kScratchFloats behind that of the first.
 template <typename I>
 struct StepMemory {
   uint8_t* input;
   float* first_scratch;
   __half (*scales)[kStepMaxRows];
-  float (*residual)[kStepConsumers];
+  float* residual;
   __device__ float* scratch(int buffer) const {
     return first_scratch + buffer * I::kTokens * kScratchFloats;
   }
@@ -49,8 +49,8 @@ __device__ inline bool has_row_scales(const StepGemv& gemv, int phase) {
 }
 
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input. With two
-// tokens it stages their input `source` as well, in the first round of a phase or, in parts, in its
-// only one; when that is there, more copies are allowed.
+// tokens it sets it, and stages their input `source`, in the first round of a phase or, in parts,
+// in its only one; when that is there, more copies are allowed.
 template <typename I, typename Clock>
 __device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
                                       const StepLayer& layer, const StepRound& at,
@@ -65,7 +65,7 @@ __device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
     fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
   }
-  const bool in_parts = is_in_parts<I>(at.phase) && n_tiles != 0;
+  const bool in_parts = is_in_parts(I::kTokens, at.phase) && n_tiles != 0;
   StepStages stages = is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages};
   for (;;) {
     if constexpr (I::kTokens > 1) {
@@ -162,14 +162,14 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     if (!I::kIsPlain) value += bias.of_row;
     if (I::kIsPlain || !p.block.has_post_norms()) {
       if (!I::kIsPlain) value *= p.block.residual_scale;
-      float& residual = memory.residual[token][thread];
+      float& residual = memory.residual[thread_index()];
       value += residual;
       residual = value;
     }
     words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
   }
-  publish(words + token * p.words.of_token + first_row / 4, thread - thread_index(), n_rows, value,
-          epoch);
+  publish(words + token * p.words.of_token + first_row / 4, -token * I::kThreadsOfToken, n_rows,
+          value, epoch);
 }
 
 // The static shared memory of a block.
@@ -181,7 +181,7 @@ struct StepStatic {
   uint32_t first_epoch;
   int most_copies;
   int k_splits_came;
-  float residual[I::kTokens][kStepConsumers];  // a row for each thread
+  float residual[kStepConsumers];  // a row for each thread
   alignas(16) __half scales[2][kStepMaxRows];
   alignas(16) StepAttentionShared<I> attention;
   StepGemv gemvs[I::kMixes][kStepPhases];
@@ -271,13 +271,10 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   prepare_attention<I>(p, s_attention, p.input->pos);
   {
     const StepGemv& wo = s_gemvs[0][kWo];  // its slice is that of all mixes
-    const int row = (wo.begin << wo.rows_log) + thread;
-#pragma unroll
-    for (int token = 0; token < I::kTokens; ++token) {
-      float& x = s_residual[token][thread];
-      x = row < p.dim ? __ldcg(p.x + token * p.dim + row) : 0.0f;
-      if (!I::kIsPlain) x *= p.block.embedding_scale;
-    }
+    const int row = (wo.begin << wo.rows_log) + thread_of_token<I>();
+    float& x = s_residual[thread];
+    x = row < p.dim ? __ldcg(p.x + token_of_thread<I>() * p.dim + row) : 0.0f;
+    if (!I::kIsPlain) x *= p.block.embedding_scale;
   }
 
   consumers_sync();

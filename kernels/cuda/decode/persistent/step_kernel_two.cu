@@ -9,7 +9,7 @@ StepKernel two_token_kernel_of(StepWeights weights, int heads_per_block) {
   };
   const auto with_weights = [&]<StepWeights kWeights>() {
     return heads_per_block == 1 ? kernel.template operator()<kWeights, 1>()
-                                : kernel.template operator()<kWeights, step_most_heads(128) / 2>();
+                                : kernel.template operator()<kWeights, step_most_heads(128, 2)>();
   };
   using enum StepWeights;
   return weights == Int4        ? with_weights.template operator()<Int4>()

@@ -48,17 +48,12 @@ __host__ __device__ constexpr int stage_pieces(StepFormat format) {
 __host__ __device__ constexpr int stage_bytes(StepFormat format) {
   return stage_pieces(format) * kPieceBytes;
 }
-// A step of two tokens stages what wo and down multiply in parts of so many columns, which leaves
-// the ring its memory: it multiplies all tiles by one part, then by the next.
-constexpr int kPartColumns = 4096;
-__host__ __device__ constexpr int part_stages(StepFormat format) {
-  return kPartColumns / (stage_pieces(format) * piece_columns(format));
-}
 constexpr int kFloatRowsLog = 2, kFloatRows = 1 << kFloatRowsLog;  // of a tile of float weights
 constexpr int kStepMaxSlots = 20;  // more were no faster: copies in flight delay the exchange
 
 // 16-byte words of a linear layer's input that a thread stages at once, through registers. For
-// quantized weights a thread stages all its words at once, which limits in_dim.
+// quantized weights a thread stages all its words at once, which limits in_dim; with two tokens
+// only where there is a norm.
 constexpr int kStepNormWords = 8, kStepInputWords = 16;
 __host__ __device__ constexpr int most_code_columns(bool has_norm) {
   return 4 * kStepConsumers * (has_norm ? kStepNormWords : kStepInputWords);
@@ -71,10 +66,12 @@ constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // there are two for 
 // Most K splits of a gate/up tile pair, and the flagged words that the partial sums of one take:
 // step_split_k.cuh.
 constexpr int kStepMaxKSplits = 5, kKSplitWords = 8;
-// Most query heads of a key/value head that a block handles, by the size of a head; with two
-// tokens half as many, since registers hold four queries. Two of 256
-// elements were 1 % faster for Gemma-2-9B at 4000 positions, and 1 % slower at 2000.
-__host__ __device__ constexpr int step_most_heads(int head_dim) { return head_dim <= 128 ? 4 : 1; }
+// Most query heads of a key/value head that a block handles, by the size of a head: registers hold
+// four queries of 128 elements. Two heads of 256 elements were 1 % faster for Gemma-2-9B at 4000
+// positions, and 1 % slower at 2000.
+__host__ __device__ constexpr int step_most_heads(int head_dim, int n_tokens = 1) {
+  return head_dim <= 128 ? 4 / n_tokens : 1;
+}
 constexpr int kStepMostHeadDim = 256;
 constexpr int kStepMostLayers = 128;
 constexpr int kStepMostExperts = 16;  // chosen ones of a layer
@@ -106,7 +103,7 @@ struct StepInstance {
   static constexpr bool kIsInt4 = kWeights == StepWeights::Int4 || kIsShortInt4;
   static constexpr bool kIsInt8 = kWeights == StepWeights::Int8;
   static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
-  static constexpr bool kHasOwnGemv = kIsPlain && kTokens <= 2 && !kCounts && (kIsInt4 || kIsInt8);
+  static constexpr bool kHasOwnGemv = kIsPlain && !kCounts && (kIsInt4 || kIsInt8);
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
@@ -131,6 +128,20 @@ enum class StepScales : int {
 
 // The linear phases of a layer, in their order, and the output matrix.
 enum StepPhase : int { kQkv, kWo, kGateUp, kDown, kHead, kStepPhases };
+
+// A step of two tokens stages what wo and down multiply in parts of so many columns, which leaves
+// the ring its memory: it multiplies all tiles by one part, then by the next.
+constexpr int kPartColumns = 4096;
+__host__ __device__ constexpr bool is_in_parts(int n_tokens, int phase) {
+  return n_tokens == 2 && (phase == kWo || phase == kDown);
+}
+// Of codes, in a stage, and stages of a part.
+__host__ __device__ constexpr int stage_columns(StepFormat format) {
+  return stage_pieces(format) * piece_columns(format);
+}
+__host__ __device__ constexpr int part_stages(StepFormat format) {
+  return kPartColumns / stage_columns(format);
+}
 
 // Which tiles block b has: count(b) tiles from begin(b) on. Every block has `rounds` tiles, and the
 // n_longer blocks from block `shift` on have one more. `shift` moves on from one linear layer to

@@ -74,12 +74,6 @@ __device__ inline StepTile step_tile(const StepGemv& p, int phase, int tile, int
   return {part, tile - (part == 0 ? 0 : part == 1 ? p.ends[0] : p.ends[1])};
 }
 
-// Whether the input of a phase is staged in parts: kPartColumns.
-template <typename I>
-__device__ inline bool is_in_parts(int phase) {
-  return I::kTokens > 1 && (phase == kWo || phase == kDown);
-}
-
 constexpr unsigned kRingSleep = 40;  // ns
 
 // The source of a copy into a slot: weights, or rows of the cache, and the scales that follow them.
@@ -352,7 +346,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
     const int last = is_float ? (gemv.out_dim - 1) >> stage_rows_log : INT_MAX;
     const StepStages& k_split = gemv.k_split.stages;
     const int n = 2 * (k_split.end - k_split.begin) + n_streams * gemv.n_stages;
-    const int at_once = is_in_parts<I>(phase) ? part_stages(gemv.format) : gemv.n_stages;
+    const int at_once = is_in_parts(I::kTokens, phase) ? part_stages(gemv.format) : gemv.n_stages;
     ring_producer.put<true>(n, [&](int i) {
       const auto [stream, stage] = stream_stage<(I::kTokens > 1)>(gemv, n_streams, at_once, i);
       const int tile_index = stream >> row_shift;

@@ -2,9 +2,8 @@
 
 #include "kernels/cuda/decode/persistent/step_input.cuh"
 
-// Stages the input of a linear layer for two tokens of one sequence, as digits. The words of both
-// are asked for at once, so that a block waits for L2 once. Input that has no norm is staged in
-// parts.
+// Stages the input of a linear layer for two tokens of one sequence, as digits. Words of
+// kPartColumns columns of both are asked for together, so that a block waits for L2 once for both.
 namespace minfer::cuda {
 
 // The columns of a linear layer's input that are staged at once.
@@ -36,7 +35,7 @@ __device__ __forceinline__ void stage_at_once(const StepParams& p, StepFormat fo
   constexpr int kTokens = I::kTokens, kBatch = kPartColumns / 4 / kStepConsumers;
   const bool by_64 = format != StepFormat::U8, has_norm = source.norm_weight != nullptr;
   const int n_padded = (columns.n + 63) / 64 * 16;  // missing columns are zeros
-  // Both formats are known to the compiler, for which first_own_word is short.
+  // These are the only formats here: most of first_own_word is for others.
   const int first = first_own_word(by_64 ? StepFormat::U4 : StepFormat::U8);
   const int n_left = columns.n / 4 - first;
   uint2 weight[kBatch];
@@ -116,10 +115,10 @@ __device__ __forceinline__ void stage_tokens(const StepParams& p, const StepGemv
                                              bool in_parts, uint8_t* input,
                                              float (*squares)[kStepWarps],
                                              float (&unit)[I::kTokens]) {
-  const int first = in_parts ? first_stage / part_stages(gemv.format) * kPartColumns : 0;
+  const int first = in_parts ? first_stage * stage_columns(gemv.format) : 0;
   const int n = min(gemv.in_dim - first, kPartColumns);
   if (in_parts || gemv.in_dim <= kPartColumns) {
-    const StepColumns columns{first, n, digit_stride(in_parts ? kPartColumns : gemv.in_dim)};
+    const StepColumns columns{first, n, digit_stride(min(gemv.in_dim, kPartColumns))};
     stage_at_once<I>(p, gemv.format, columns, source, input, squares, unit);
   } else {
     stage_in_turns<I>(p, gemv, source, input, squares, unit);
