@@ -228,26 +228,26 @@ __device__ inline void add_digits(const float (&total)[kTiles][2][kTokens], int 
                                   float of_high, bool adds_to_scratch = false) {
   const int g = lane / 4, t = lane % 4;
   const float digit = digit_unit(t);
-  float* const own = scratch + warp * kStepMaxRows + g + 8 * t;
-  float sums[kTokens][kTiles];
+  float* const to = scratch + warp * kStepMaxRows + g + 8 * t;
+  // All at once: a condition at each would make a jump of it.
+  float before[kTokens][kTiles] = {};
+  if (adds_to_scratch && t < 2) {
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k)
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) before[k][j] = to[k * kScratchFloats + j * kTileRows];
+  }
 #pragma unroll
   for (int k = 0; k < kTokens; ++k) {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       const float low = total[j][0][k] * (digit * of_low);
       const float high = total[j][1][k] * (digit * of_high);
-      sums[k][j] = sum_of_quad(low, high, t) * unit[k];
+      float sum = sum_of_quad(low, high, t) * unit[k];
+      if (adds_to_scratch) sum += before[k][j];
+      if (t < 2) to[k * kScratchFloats + j * kTileRows] = sum;
     }
   }
-  if (t >= 2) return;
-  const auto for_each = [&](auto f) {
-#pragma unroll
-    for (int k = 0; k < kTokens; ++k)
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) f(own[k * kScratchFloats + j * kTileRows], sums[k][j]);
-  };
-  if (adds_to_scratch) for_each([](const float& before, float& sum) { sum += before; });
-  for_each([](float& to, float sum) { to = sum; });
 }
 
 }  // namespace minfer::cuda
