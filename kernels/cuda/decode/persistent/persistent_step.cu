@@ -92,10 +92,9 @@ std::vector<StepAttention> attentions_of(const DecodeModel& model, int n_blocks,
   const auto with = [&](int most_heads) {
     return attention_of(model, n_blocks, most_heads, tuning.elements_alone);
   };
-  const int most_heads = step_most_heads(head_dim, tuning.n_tokens);
   const int64_t few_positions = tuning.few_positions;
   const auto few = few_positions > 0 ? with(1) : std::nullopt;
-  const auto many = with(most_heads);
+  const auto many = with(step_most_heads(head_dim, tuning.n_tokens));
   std::vector<StepAttention> variants;
   if (few) variants.push_back(*few);
   const bool needs_many = !few || (model.max_seq_len > few_positions && many->heads_per_block > 1);
@@ -318,9 +317,8 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
 std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
                                                      const DecodeModel& model,
                                                      const Tuning& tuning) {
-  const int n_tokens = tuning.n_tokens;
-  MINFER_CHECK(n_tokens == 1 || n_tokens == 2 || n_tokens == kMostStepTokens, "a step of ",
-               n_tokens, " tokens");
+  MINFER_CHECK(tuning.n_tokens >= 1 && tuning.n_tokens <= kMostStepTokens, "a step of ",
+               tuning.n_tokens, " tokens");
   if (!can_compute(model)) return nullptr;
   for (const StageLength stages : {StageLength::Whole, StageLength::Short}) {
     auto variants = variants_of(compute_type, model, tuning, stages);

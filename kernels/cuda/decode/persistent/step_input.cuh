@@ -140,6 +140,20 @@ __device__ inline void weigh_columns(uint32_t (&bits)[4], const uint2& weight, b
   }
 }
 
+// Loads the words of a norm's weight, halves or bfloat16, that belong to a lane's words from
+// `first` on, n_left at most; zeros where there are none, or no vector.
+template <int (*kPlace)(int), int kBatch>
+__device__ inline void load_weights(uint2 (&to)[kBatch], const void* vector, int first,
+                                    int n_left) {
+#pragma unroll
+  for (int k = 0; k < kBatch; ++k) {
+    to[k] = {};
+    if (vector != nullptr && kPlace(k) < n_left) {
+      to[k] = __ldg(static_cast<const uint2*>(vector) + first + kPlace(k));
+    }
+  }
+}
+
 // Reads the lane's words first + own_word(0 ... kBatch - 1), zeros from n_words on, and multiplies
 // them by the norm's weight, if there is a norm; returns the sum of their squares before that.
 template <bool kNorm, bool kParts, int kBatch>
@@ -200,13 +214,7 @@ __device__ inline float take_residual(StepWord (&words)[kBatch], const Source& s
   constexpr auto kPlace = own_word<kParts>;
   const int n_left = n_words - first;
   const auto load_weight = [&](uint2(&to)[kBatch], const void* vector) {
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      to[k] = {};
-      if (vector != nullptr && kPlace(k) < n_left) {
-        to[k] = __ldg(static_cast<const uint2*>(vector) + first + kPlace(k));
-      }
-    }
+    load_weights<kPlace>(to, vector, first, n_left);
   };
   // Calls f(element of words[k], that of the vector) for each element.
   const auto for_each = [&](StepWord& word, const uint2& weight, auto f) {

@@ -21,8 +21,8 @@ struct StepRound {
                // still read its sums
 };
 // The block's shared memory without the ring. `scales` holds the scales of a round's rows,
-// `residual` the row of the residual stream that a thread adds to. The scratch of a
-// second token lies kScratchFloats behind that of the first.
+// `residual` the row of the residual stream that a thread adds to. The scratch of a second token
+// lies kScratchFloats behind that of the first.
 template <typename I>
 struct StepMemory {
   uint8_t* input;
@@ -335,11 +335,10 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
         source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
         source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
-        if constexpr (I::kTokens > 1) {
-          // multiply_round stages it
-        } else if constexpr (I::kIsPlain) {
+        // With two tokens multiply_round stages it.
+        if constexpr (I::kIsPlain && I::kTokens == 1) {
           unit[0] = stage_input<I, true>(own, source, memory.input, squares[0]);
-        } else {
+        } else if constexpr (!I::kIsPlain) {
           const ResidualSource of_residual{source,
                                            layer.post_norms[phase == kGateUp ? 1 : 0],
                                            own_residual,

@@ -39,13 +39,7 @@ __device__ __forceinline__ void stage_at_once(const StepParams& p, StepFormat fo
   const int first = first_own_word(by_64 ? StepFormat::U4 : StepFormat::U8);
   const int n_left = columns.n / 4 - first;
   uint2 weight[kBatch];
-#pragma unroll
-  for (int k = 0; k < kBatch; ++k) {
-    weight[k] = {};
-    if (has_norm && kPlace(k) < n_left) {
-      weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + first + kPlace(k));
-    }
-  }
+  load_weights<kPlace>(weight, source.norm_weight, first, n_left);
   StepWord words[kTokens * kBatch];
   if (source.plain != nullptr) {
 #pragma unroll
