@@ -7,8 +7,8 @@
 #include "kernels/cuda/decode/persistent/step_gemv.cuh"
 #include "kernels/cuda/decode/persistent/step_slice.cuh"
 
-// What a block that attends gathers first: its heads of q and, where it has the step's positions, the
-// new k and v. They are normed and rotated, and k and v appended to the cache.
+// What a block that attends gathers first: its heads of q and, where it has the step's positions,
+// the new k and v. They are normed and rotated, and k and v appended to the cache.
 namespace minfer::cuda {
 
 // A pair of elements that RoPE rotates together, in a row of the block: a head of q, k or v.
