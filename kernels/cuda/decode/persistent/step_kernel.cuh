@@ -313,11 +313,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                 memory.scratch(0), ring, cursor, epoch);
       allow(copies_of_exchange);
     }
-    const StepGemv& gemv = phases[phase];
     // A copy in registers where there is room for it: read before the block waits for its input,
-    // and not behind that.
+    // and not behind that. With two tokens there is none behind the multiplication.
     using OwnGemv = std::conditional_t<I::kHasOwnGemv, const StepGemv, const StepGemv&>;
-    OwnGemv own = gemv;
+    OwnGemv own = phases[phase];
+    const StepGemv& gemv = I::kTokens == 1 ? own : phases[phase];
     // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
     // keeps its own residual stream, or has rows of the router. A block with rows of gate and up or
     // of down waits for all logits, so that whoever reads them contributes to what follows.
