@@ -128,8 +128,14 @@ bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   // stages are too few: two tokens take 3326 us with two shared stages, 3169 us alone.
   const bool one_is_enough = p.n_tokens == 1 && kGemvWarps * p.slot_bytes >= 48 * 1024;
   const int least_stages = is_float ? 3 : one_is_enough ? 1 : 2;
+  // The tokens of experts are short, and what they win by an early begin is more.
+  const bool are_several = p.n_tokens > 2 && p.experts.n_active == 0;
   const auto take = [&](int n_stages, Sharing sharing, int limit) {
     p.n_stages = n_stages;
+    // Alone, a block begins when its predecessor has ended, or nearly: its input would come behind
+    // all that the ring copies. Floats have longer runs, and win nothing.
+    const bool asks_first = are_several && !is_float && sharing == Sharing::Alone;
+    p.early_stages = asks_first ? 1 : n_stages;
     const int n_bytes = gemv_shared(p).total;
     p.shared_bytes = sharing == Sharing::Guest
                          ? n_bytes
@@ -137,16 +143,26 @@ bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
     return n_bytes <= std::min(limit, shared_limit);
   };
   // Measured for the GEMVs of 32 layers: compared with shared SMs, Alone with more stages takes 2
-  // to 10 % less time for 3 and 4 tokens, but 11 % more for one token of U4. The tokens of experts
-  // are short, and what they win by an early begin is more.
-  if (p.n_tokens > 2 && p.experts.n_active == 0) sharing = Sharing::Alone;
+  // to 10 % less time for 3 and 4 tokens, but 11 % more for one token of U4. A Host that copies all
+  // that it reads while attention runs beside it is an exception.
+  if (are_several) {
+    const int n_steps = ceil_div(most_tiles(p) * p.n_chunks, kGemvWarps);
+    if (!is_float && sharing == Sharing::Host && n_steps <= 3 &&
+        take(n_steps, Sharing::Host, kHostLimit)) {
+      return true;
+    }
+    sharing = Sharing::Alone;
+  }
   if (sharing != Sharing::Alone) {
     const int limit = sharing == Sharing::Host ? kHostLimit : kGuestLimit;
     for (int n_stages = 3; n_stages >= least_stages; --n_stages) {
       if (take(n_stages, sharing, limit)) return true;
     }
   }
-  for (int n_stages = 4; n_stages >= 1; --n_stages) {
+  // Two stages behind a norm leave attention room beside q, k and v: a pass of 4 tokens of INT4
+  // takes 6 % less time than with four.
+  const int most_stages = are_several && !is_float && p.norm != InputNorm::None ? 2 : 4;
+  for (int n_stages = most_stages; n_stages >= 1; --n_stages) {
     if (take(n_stages, Sharing::Alone, shared_limit)) return true;
   }
   return false;
@@ -186,7 +202,7 @@ void set_shared_memory(void (*kernel)(GemvParams), const GemvParams& p) {
 
 bool takes(const Matrix& w, DType half) {
   if (scales_of(w) >= GemvScales::Products && !has_known_products(w)) return false;
-  if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
+  if (w.in_dim % 8 != 0 || (!is_packed(w) && w.dtype != half)) return false;
   if (weights_of(w) == GemvWeights::Table && layout_of(w).unit != kTileColumns / 2) return false;
   return w.in_dim <= (1 << 20);
 }

@@ -104,6 +104,21 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
   }
 }
 
+// Waits until at most n of the thread's groups of copies are under way: 2 or 1 mostly, 4 at most.
+__device__ inline void wait_for_copies(int n) {
+  if (n == 2) {
+    ptx::copy_async_wait<2>();
+  } else if (n == 1) {
+    ptx::copy_async_wait<1>();
+  } else if (n == 3) {
+    ptx::copy_async_wait<3>();
+  } else if (n == 4) {
+    ptx::copy_async_wait<4>();
+  } else {
+    ptx::copy_async_wait<0>();
+  }
+}
+
 // Which row of x a block works on, and where its rows of x begin: [n_tokens, in_dim] each.
 template <bool kExperts>
 __device__ inline const void* row_of_x(const GemvParams& p) {
@@ -140,9 +155,10 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //   launch    at most one block of 16 warps per SM. It takes every gridDim.x-th tile of 16 rows;
 //             its warps take equal runs of the chunks of all its tiles (GemvRun). Each lane
 //             copies the words that it will multiply itself into the ring of its warp, which is
-//             filled before the predecessor has ended (PDL). With 1 or 2 tokens, a block of the
-//             next kernel usually fits on the SM beside this one (Sharing in gemv.cu)
-//   requires  in_dim % 8 == 0 for floats
+//             filled before the predecessor has ended (PDL), or in part (early_stages). With 1 or 2
+//             tokens, a block of the next kernel usually fits on the SM beside this one (Sharing in
+//             gemv.cu)
+//   requires  in_dim % 8 == 0
 //   maths     multiplications are exact; sums are f32, in an order that depends only on the shapes
 //             and the number of SMs: each warp sums along its chunks, scaled group by group, then
 //             the sums of the warps are added; one rounding at the store. F16: Σ code x and
@@ -176,7 +192,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   GemvExpert* const experts = reinterpret_cast<GemvExpert*>(shared + layout.experts);
   const GemvRun run(p, warp, gemv_block<kExperts>(p));
   int left = run.n_steps();  // steps that are not yet being copied
-  const FirstWeights<T> first_weights(p);
+  stage_norm_weights<T, kPacked>(staged, p);
   if constexpr (kExperts) {
     if (p.pairs) {
       if (threadIdx.x < 2) {  // the tables are constant, but last read by the token before
@@ -186,7 +202,8 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
       ptx::wait_for_predecessor();
       ptx::let_successor_begin();
       if (warp == kGemvWarps - 1) find_experts(experts, p);
-      stage_normed<T, kPacked>(staged, partials, row_of_x<kExperts>(p), p, first_weights);
+      stage_normed<T, kPacked>(staged, partials, row_of_x<kExperts>(p), p,
+                               [] { ptx::copy_async_wait<0>(); });
     } else {
       ptx::let_successor_begin();
       if (warp == 0) find_experts(experts, p);
@@ -204,15 +221,22 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     }
     ptx::copy_async_commit();  // after the last step, an empty group
   };
+  const auto fill = [&](int begin, int end) {
 #pragma unroll 1
-  for (int i = 0; i < p.n_stages; ++i) fetch(ring + i * p.slot_bytes);
-
+    for (int i = begin; i < end; ++i) fetch(ring + i * p.slot_bytes);
+  };
+  fill(0, p.early_stages);
   if (!kExperts || !p.pairs) {
     ptx::wait_for_predecessor();
     if (kExperts || p.norm == InputNorm::None) {
       stage_copied<T, kPacked>(staged, row_of_x<kExperts>(p), p);
+      fill(p.early_stages, p.n_stages);
+      wait_for_copies(p.n_stages - p.early_stages);
     } else {
-      stage_normed<T, kPacked>(staged, partials, p.x, p, first_weights);
+      stage_normed<T, kPacked>(staged, partials, p.x, p, [&] {
+        fill(p.early_stages, p.n_stages);
+        wait_for_copies(p.n_stages);
+      });
     }
     __syncthreads();
   }
@@ -236,16 +260,8 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   for (int rest = run.rest;; rest -= p.n_chunks, ++tile, chunk -= p.n_chunks) {
     float total[2][4] = {};
     for (const int end = min(rest, p.n_chunks); chunk < end; chunk += run.stride) {
-      // n_stages copy groups are pending, and the oldest holds this step.
-      if (p.n_stages == 3) {
-        ptx::copy_async_wait<2>();
-      } else if (p.n_stages == 2) {
-        ptx::copy_async_wait<1>();
-      } else if (p.n_stages == 4) {
-        ptx::copy_async_wait<3>();
-      } else {
-        ptx::copy_async_wait<0>();
-      }
+      // The ring's n_stages groups are the last ones, and the oldest of them holds this step.
+      wait_for_copies(p.n_stages - 1);
       __syncwarp();  // scales are copied by other lanes
       if (kPacked) {
         scales.set_slot(slot, g, p);

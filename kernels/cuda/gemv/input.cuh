@@ -21,25 +21,17 @@ struct Eight {
   float at[8];
 };
 
-// Columns k ... k + 7 of a row, with zeros past its end. k is a multiple of 8.
+// Columns k ... k + 7 of a row, with zeros past its end. k and n are multiples of 8.
 template <typename X>
 __device__ inline Eight load_eight(const X* row, int k, int n) {
   constexpr int kN = 16 / int(sizeof(X));
   Eight v{};
-  if (n % 8 == 0) {  // every row is aligned then
-    if (k < n) {
+  if (k >= n) return v;
 #pragma unroll
-      for (int piece = 0; piece < 8; piece += kN) {
-        const Vec<X> raw = *reinterpret_cast<const Vec<X>*>(row + k + piece);
+  for (int piece = 0; piece < 8; piece += kN) {
+    const Vec<X> raw = *reinterpret_cast<const Vec<X>*>(row + k + piece);
 #pragma unroll
-        for (int i = 0; i < kN; ++i) v.at[piece + i] = to_float(raw[i]);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (k + i < n) v.at[i] = to_float(row[k + i]);
-    }
+    for (int i = 0; i < kN; ++i) v.at[piece + i] = to_float(raw[i]);
   }
   return v;
 }
@@ -133,56 +125,82 @@ struct InputSlice {
   }
 };
 
-// The norm weights of a thread's first eight columns, read before wait_for_predecessor() (PDL).
-template <typename T>
-struct FirstWeights {
-  Vec<T> raw{};
-
-  __device__ explicit FirstWeights(const GemvParams& p) {
-    const int k = InputSlice(p).begin;
-    if (p.norm != InputNorm::None && p.in_dim % 8 == 0 && k < p.in_dim) {
-      raw = *reinterpret_cast<const Vec<T>*>(static_cast<const T*>(p.norm_weight) + k);
+// Stages a row of T by cp.async, with zeros up to x_columns. Each thread takes its columns, which
+// have arrived after copy_async_wait().
+template <typename T, bool kPacked>
+__device__ inline void copy_row(T* to, const T* from, const InputSlice& slice,
+                                const GemvParams& p) {
+  for (int k = slice.begin; k < p.x_columns; k += slice.step) {
+    if (k < p.in_dim) {
+      copy_eight<T, kPacked>(to, k, from);
+    } else {
+      store_eight<T, kPacked>(to, k, Eight{});
     }
   }
-};
+}
 
-// staged[token] = x[token], which is T, with zeros up to x_columns. Called after
-// wait_for_predecessor(); a barrier must follow. The rows arrive by cp.async behind what the ring
-// has begun to copy.
+// Begins staged[token] = x[token], which is T, as a group of copies. Called after
+// wait_for_predecessor(); the group must arrive, and a barrier must follow.
 template <typename T, bool kPacked>
 __device__ inline void stage_copied(T* staged, const void* x, const GemvParams& p) {
   const InputSlice slice(p);
-  if (slice.token >= p.n_tokens) return;
-  const int n = p.in_dim;
-  T* const to = staged + slice.token * p.x_stride;
-  const T* const from = static_cast<const T*>(x) + int64_t{slice.token} * n;
-  for (int k = slice.begin; k < p.x_columns; k += slice.step) {
-    if (n % 8 == 0 && k < n) {
-      copy_eight<T, kPacked>(to, k, from);
-    } else {
-      store_eight<T, kPacked>(to, k, load_eight(from, k, n));
-    }
+  if (slice.token < p.n_tokens) {
+    const T* const from = static_cast<const T*>(x) + int64_t{slice.token} * p.in_dim;
+    copy_row<T, kPacked>(staged + slice.token * p.x_stride, from, slice, p);
   }
   ptx::copy_async_commit();
-  ptx::copy_async_wait<0>();
 }
 
-// staged[token] = norm(x[token]), rounded to T, of x in F32. scratch holds 32 floats. Every thread
-// of the block calls it; else as stage_copied.
+// Begins to copy the norm's weights, if there is one, to where stage_normed() puts what it
+// multiplies by them: as a group of copies, each thread those of its own columns. Called before
+// wait_for_predecessor() (PDL).
 template <typename T, bool kPacked>
+__device__ inline void stage_norm_weights(T* staged, const GemvParams& p) {
+  const InputSlice slice(p);
+  if (p.norm != InputNorm::None && slice.token < p.n_tokens) {
+    copy_row<T, kPacked>(staged + slice.token * p.x_stride, static_cast<const T*>(p.norm_weight),
+                         slice, p);
+  }
+  ptx::copy_async_commit();
+}
+
+// Eight staged columns from k on.
+template <typename T, bool kPacked>
+__device__ inline Eight staged_eight(const T* row, int k) {
+  Eight v;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const T* const at = row + staged_column<kPacked>(k + 4 * half);
+    const auto four = *reinterpret_cast<const Vec<T, 4>*>(at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v.at[4 * half + i] = to_float(four[i]);
+  }
+  return v;
+}
+
+// staged[token] = norm(x[token]), rounded to T, of x in F32, with zeros up to x_columns. Called
+// after wait_for_predecessor(); a barrier must follow. scratch holds 32 floats. Every thread of the
+// block calls it.
+//   behind_load  called when the first columns have been asked for; the weights that
+//                stage_norm_weights() copies must have arrived when it returns
+template <typename T, bool kPacked, typename F>
 __device__ inline void stage_normed(T* staged, float* scratch, const void* x, const GemvParams& p,
-                                    const FirstWeights<T>& first_weights) {
+                                    F&& behind_load) {
   const InputSlice slice(p);
   const int n_warps = p.warps_per_token, n = p.in_dim;
   const bool has_token = slice.token < p.n_tokens;
-  T* const to = staged + slice.token * p.x_stride;
   const float* const from = static_cast<const float*>(x) + int64_t{has_token ? slice.token : 0} * n;
-  const T* const weight = static_cast<const T*>(p.norm_weight);
   const Eight held = load_eight(from, slice.begin, n);
-  // Calls f(eight columns of x, first column) for all columns of the thread.
+  behind_load();
+  // Calls f(eight columns of x, first column) for all columns of the thread. It is short, since
+  // code that runs once takes its time: to ask for two pieces at once made one token of gpt-oss 5 %
+  // slower, and more tokens no faster.
   const auto for_each = [&](auto&& f) {
     f(held, slice.begin);
-    for (int k = slice.begin + slice.step; k < n; k += slice.step) f(load_eight(from, k, n), k);
+#pragma unroll 1
+    for (int k = slice.begin + slice.step; k < p.x_columns; k += slice.step) {
+      f(load_eight(from, k, n), k);
+    }
   };
 
   float mean = 0;
@@ -196,9 +214,10 @@ __device__ inline void stage_normed(T* staged, float* scratch, const void* x, co
   }
   float sum_sq = 0;
   for_each([&](const Eight& v, int k) {
+    if (k >= n) return;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float d = k + i < n ? v.at[i] - mean : 0.0f;
+      const float d = v.at[i] - mean;
       sum_sq += d * d;
     }
   });
@@ -206,23 +225,17 @@ __device__ inline void stage_normed(T* staged, float* scratch, const void* x, co
   const float scale = rsqrtf(sum_sq / float(n) + p.eps);
   if (!has_token) return;
 
+  T* const to = staged + slice.token * p.x_stride;
   const T* const bias = static_cast<const T*>(p.norm_bias);
-  for (int k = slice.begin; k < p.x_columns; k += slice.step) {
-    Eight x = held, w{}, y{};
-    if (k != slice.begin) x = load_eight(from, k, n);
-    if (k == slice.begin && n % 8 == 0) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) w.at[i] = to_float(first_weights.raw[i]);
-    } else {
-      w = load_eight(weight, k, n);
-    }
+  for_each([&](const Eight& v, int k) {
+    if (k >= p.x_columns) return;
+    const Eight w = staged_eight<T, kPacked>(to, k);
     const Eight b = bias == nullptr ? Eight{} : load_eight(bias, k, n);
+    Eight y;  // zeros past the end, where w and b are
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (k + i < n) y.at[i] = (x.at[i] - mean) * scale * w.at[i] + b.at[i];
-    }
+    for (int i = 0; i < 8; ++i) y.at[i] = (v.at[i] - mean) * scale * w.at[i] + b.at[i];
     store_eight<T, kPacked>(to, k, y);
-  }
+  });
 }
 
 }  // namespace minfer::cuda
