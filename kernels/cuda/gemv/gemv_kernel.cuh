@@ -156,8 +156,8 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //             its warps take equal runs of the chunks of all its tiles (GemvRun). Each lane
 //             copies the words that it will multiply itself into the ring of its warp, which is
 //             filled before the predecessor has ended (PDL), or in part (early_stages). With 1 or 2
-//             tokens, a block of the next kernel usually fits on the SM beside this one (Sharing in
-//             gemv.cu)
+//             tokens, a block of the next kernel usually fits on the SM beside this one, with more
+//             only some (Sharing in gemv.cu)
 //   requires  in_dim % 8 == 0
 //   maths     multiplications are exact; sums are f32, in an order that depends only on the shapes
 //             and the number of SMs: each warp sums along its chunks, scaled group by group, then
@@ -168,10 +168,11 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 // With experts (GemvExperts), blocks_of_row blocks work on each row of x, of which there may be any
 // number; the weights are those of the experts that the row's logits choose. With `pairs`, gate and
 // up of all of them are multiplied with the norm of the row: the predecessor is the router, or
-// follows it, so that no copy begins before it has ended; a warp chooses while the others stage the
-// row. Else the row is one of each expert, as so many tokens, of which each tile uses its expert's,
-// and the results are summed over the experts. That launch follows the one with `pairs`, which lets
-// it begin when the router has ended: so it chooses for itself, and copies its weights meanwhile.
+// follows it, so that none of their copies begins before it has ended; a warp chooses while the
+// others stage the row. Else the row is one of each expert, as so many tokens, of which each tile
+// uses its expert's, and the results are summed over the experts. That launch follows the one with
+// `pairs`, which lets it begin when the router has ended: so it chooses for itself, and copies its
+// weights meanwhile.
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, bool kExperts = false>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     gemv_kernel(const __grid_constant__ GemvParams p) {
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   for (int rest = run.rest;; rest -= p.n_chunks, ++tile, chunk -= p.n_chunks) {
     float total[2][4] = {};
     for (const int end = min(rest, p.n_chunks); chunk < end; chunk += run.stride) {
-      // The ring's n_stages groups are the last ones, and the oldest of them holds this step.
+      // n_stages - 1 groups began behind that of this step, unless it came with the input.
       wait_for_copies(p.n_stages - 1);
       __syncwarp();  // scales are copied by other lanes
       if (kPacked) {

@@ -192,9 +192,9 @@ __device__ inline void stage_normed(T* staged, float* scratch, const void* x, co
   const float* const from = static_cast<const float*>(x) + int64_t{has_token ? slice.token : 0} * n;
   const Eight held = load_eight(from, slice.begin, n);
   behind_load();
-  // Calls f(eight columns of x, first column) for all columns of the thread. It is short, since
-  // code that runs once takes its time: to ask for two pieces at once made one token of gpt-oss 5 %
-  // slower, and more tokens no faster.
+  // Calls f(eight columns of x, first column) for all columns of the thread, and maybe for eight
+  // past the end. It is short, since code that runs once takes its time: to ask for two pieces at
+  // once made one token of gpt-oss 5 % slower, and more tokens no faster.
   const auto for_each = [&](auto&& f) {
     f(held, slice.begin);
 #pragma unroll 1

@@ -88,7 +88,7 @@ struct GemvParams {
   float sum_factor;          // by which the sums are multiplied
   int x_columns, x_stride;   // staged input: columns with padding, elements from row to row
   int n_stages, slot_bytes;  // of the ring of each warp
-  int early_stages;          // of them, copied before the input
+  int early_stages;          // of them, copied in front of the input
   int shared_bytes;          // per block: at least gemv_shared()
   int warps_per_token;       // that stage its input
   int team_shift;            // log2 of the warps of a team (GemvRun)

@@ -271,7 +271,7 @@ TEST_P(CudaGemv, EveryTypeOfProducts) {
 TEST_P(CudaGemv, Shapes) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
-  for (const int64_t in_dim : {8, 96, 160, 172, 576, 1536, 4096, 11008}) {
+  for (const int64_t in_dim : {8, 96, 160, 168, 172, 576, 1536, 4096, 11008}) {
     const int64_t group = in_dim % 32 == 0 ? 32 : kRow;
     for (const Format& format : {Format{half}, of_group(DType::U4, DType::F16, false, group),
                                  of_group(DType::U8, DType::F16, false, kRow),
@@ -305,8 +305,8 @@ TEST_P(CudaGemv, LlamaLayer) {
         of_group(DType::U4, DType::F16, false, 64), of_group(DType::U4, DType::F32, true, 32)}) {
     const Weights q(format, 4096, 4096, 1), k(format, 1024, 4096, 2), v(format, 1024, 4096, 3);
     const Weights gate(format, 11008, 4096, 4), up(format, 11008, 4096, 5);
-    const Weights down(format, 4096, 11008, 6);
-    for (const int64_t n_tokens : {1, 8}) {
+    const Weights down(format, 4096, 11008, 6), o(format, 4096, 4096, 7);
+    for (const int64_t n_tokens : {1, 4, 8}) {
       Call qkv = call_of(half, n_tokens, 4096);
       qkv.norm = 1;
       Caller(qkv).expect_match({&q, &k, &v}, 24);
@@ -317,6 +317,8 @@ TEST_P(CudaGemv, LlamaLayer) {
       add.epilogue = Epilogue::Accumulate;
       add.out = DType::F32;
       Caller(add).expect_match({&down}, 24);
+      add.in_dim = 4096;
+      Caller(add).expect_match({&o}, 24);
       if (HasFatalFailure()) return;
     }
   }
@@ -325,7 +327,7 @@ TEST_P(CudaGemv, LlamaLayer) {
 TEST_P(CudaGemv, NormsBiasesAndEpilogues) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
-  for (const int64_t in_dim : {96, 172, 576, 4096, 11008}) {
+  for (const int64_t in_dim : {96, 168, 576, 4096, 11008}) {
     for (const Format& format : {Format{half}, of_group(DType::U4, DType::F16, false, kRow),
                                  of_group(DType::U8, DType::F32, true, kRow)}) {
       const Weights a(format, 33, in_dim, 1), b(format, 33, in_dim, 2);
