@@ -7,31 +7,23 @@ pass, and these over a step without a draft of the same run.
     scripts/bench_drafts.py ... --before PATH    another minfer's passes, too
 
 A step without a draft is one of a run of steps, which the card chains."""
-import argparse
 import csv
 import datetime
 import json
-import pathlib
 
-from compare_gguf_types import machine, run, speed_of
+from compare_gguf_types import machine, parser_of, run, sizes_of, speed_of
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minfer", required=True)
+    parser = parser_of(__doc__, gen=128, repetitions=2, prompt=0)
     parser.add_argument("--before", help="another minfer")
-    parser.add_argument("--device", required=True, help="cpu or cuda")
     parser.add_argument("--shapes", required=True, help="of minfer bench --synthetic: SHAPE:TYPE,...")
     parser.add_argument("--drafted", default="1,3", help="tokens of a draft")
     parser.add_argument("--accepted", type=int, default=60, help="of them, in percent")
-    parser.add_argument("--gen", type=int, default=128)
-    parser.add_argument("--depth", type=int, default=128)
-    parser.add_argument("--repetitions", type=int, default=2)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
 
-    sizes = ["-p", 0, "-n", args.gen, "-d", args.depth, "-r", args.repetitions, "--device", args.device]
     drafts = ["--draft-tokens", f"0,{args.drafted}", "--draft-accepted", args.accepted]
+    options = [*sizes_of(args), *drafts, "--device", args.device, "-o", "jsonl"]
     programs = {"before": args.before, "after": args.minfer} if args.before else {"after": args.minfer}
     with open(args.out, "w", newline="") as out:
         out.write(f"# {machine(args.device)}; {datetime.date.today()}; {args.repetitions} repetitions of {args.gen} "
@@ -41,7 +33,7 @@ def main():
         writer.writerow(("way", "shape", "depth", "drafted", "tokens_per_s", "pass_ms", "times_one"))
         for shape in args.shapes.split(","):
             for way, program in programs.items():
-                lines = run([program, "bench", "--synthetic", shape, *sizes, *drafts, "-o", "jsonl"]).splitlines()
+                lines = run([program, "bench", "--synthetic", shape, *options]).splitlines()
                 step = None  # ms, without a draft
                 for row in map(json.loads, filter(lambda line: line.startswith("{"), lines)):
                     speed, n = speed_of(row), row["n_draft"]

@@ -8,26 +8,19 @@ with the share of the limit that binds each, measured in the same run.
 
 A speed is the median of the turns' medians, and its spread the difference between the turns over
 the median."""
-import argparse
 import csv
 import datetime
 import pathlib
 
-from compare_gguf_types import machine, middle, rows, sizes_of, speed_of
+from compare_gguf_types import machine, middle, parser_of, rows, sizes_of, speed_of
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minfer", required=True)
+    parser = parser_of(__doc__, gen=64)
     parser.add_argument("--before", help="another minfer")
-    parser.add_argument("--device", required=True, help="cpu or cuda")
     parser.add_argument("--shapes", required=True, help="of minfer bench --synthetic: SHAPE:TYPE,...; or FILE.gguf")
     parser.add_argument("--prompt", type=int, default=2048)
-    parser.add_argument("--gen", type=int, default=64)
-    parser.add_argument("--depth", type=int, default=128)
-    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
 
     with open(args.out, "w", newline="") as out:

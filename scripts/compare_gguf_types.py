@@ -46,6 +46,19 @@ def middle(turns, test, key):
     return statistics.median(values), (max(values) - min(values)) / statistics.median(values)
 
 
+def parser_of(doc, **defaults):
+    """The arguments of every script that writes what minfer bench measures to a CSV."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minfer", required=True)
+    parser.add_argument("--device", required=True, help="cpu or cuda")
+    parser.add_argument("--gen", type=int)
+    parser.add_argument("--depth", type=int, default=128)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.set_defaults(**defaults)
+    return parser
+
+
 def sizes_of(args):
     return ["-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", args.repetitions]
 
@@ -79,22 +92,15 @@ def machine(device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minfer", required=True)
+    parser = parser_of(__doc__, gen=128)
     parser.add_argument("--llama-bench", required=True)
-    parser.add_argument("--device", required=True, help="cpu or cuda")
     parser.add_argument("--shape", default="llama-2-7b", help="or several")
     parser.add_argument("--make", default="", help="more arguments of make_random_gguf.py")
     parser.add_argument("--types", default="q4_0,q4_1,q8_0,q4_k,q4_k_m,q5_k,q5_k_m,q6_k,iq4_xs")
     parser.add_argument("--prompt", type=int, default=2048)
-    parser.add_argument("--gen", type=int, default=128)
-    parser.add_argument("--depth", type=int, default=128)
     parser.add_argument("--batch", help="-ub of llama-bench: one size or several, 512,2048")
-    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--directory", help="of the files, of several GB")
-    parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
     shapes, types = args.shape.split(","), args.types.split(",")
 

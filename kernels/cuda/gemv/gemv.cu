@@ -130,11 +130,12 @@ bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   const int least_stages = is_float ? 3 : one_is_enough ? 1 : 2;
   // The tokens of experts are short, and what they win by an early begin is more.
   const bool are_several = p.n_tokens > 2 && p.experts.n_active == 0;
+  const bool are_several_of_codes = are_several && !is_float;
   const auto take = [&](int n_stages, Sharing sharing, int limit) {
     p.n_stages = n_stages;
     // A block of several tokens mostly begins when its predecessor has ended, or nearly: its input
     // would come behind all that the ring copies. Floats have longer runs, and win nothing.
-    p.early_stages = are_several && !is_float ? 1 : n_stages;
+    p.early_stages = are_several_of_codes ? 1 : n_stages;
     const int n_bytes = gemv_shared(p).total;
     p.shared_bytes = sharing == Sharing::Guest
                          ? n_bytes
@@ -146,7 +147,7 @@ bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   // holds all that it reads is an exception: wo then begins beside attention.
   if (are_several) {
     const int n_steps = ceil_div(most_tiles(p) * p.n_chunks, kGemvWarps);
-    if (!is_float && sharing == Sharing::Host && n_steps <= 3 &&
+    if (are_several_of_codes && sharing == Sharing::Host && n_steps <= 3 &&
         take(n_steps, Sharing::Host, kHostLimit)) {
       return true;
     }
@@ -160,7 +161,7 @@ bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   }
   // With two stages behind a norm, a pass of 4 tokens of INT4 takes 6 % less time than with four:
   // they leave attention room beside q, k and v. Gate and up, and 8 tokens, are 1 % faster, too.
-  const int most_stages = are_several && !is_float && p.norm != InputNorm::None ? 2 : 4;
+  const int most_stages = are_several_of_codes && p.norm != InputNorm::None ? 2 : 4;
   for (int n_stages = most_stages; n_stages >= 1; --n_stages) {
     if (take(n_stages, Sharing::Alone, shared_limit)) return true;
   }
