@@ -22,21 +22,24 @@ int64_t most_draft_tokens(const Backend& backend) {
   return std::min(kMostDraftTokens, backend.preferred_decode_rows() - 1);
 }
 
-DraftDecoder::DraftDecoder(Session& session, std::span<const TokenId> prompt)
+DraftDecoder::DraftDecoder(Session& session, std::span<const TokenId> prompt,
+                           std::optional<DecodeSampling> sampling)
     : session_(session),
       pos_(session.pos()),
+      sampling_(std::move(sampling)),
       costs_(guessed_cost(session.executor().backend()), kMostDraftTokens) {
   MINFER_CHECK(pos_ == std::ssize(prompt), "a prompt of ", prompt.size(), " tokens, ", pos_,
                " are evaluated");
   for (const TokenId token : prompt) lookup_.push(token);
+  if (sampling_) sampling_->first_draw -= uint64_t(pos_);
 }
 
-std::span<const float> DraftDecoder::eval(TokenId token, int64_t n_more) {
+DraftDecoder::NextToken DraftDecoder::eval(TokenId token, int64_t n_more) {
   lookup_.push(token);
   if (next_ < draft_.size() && draft_[next_] == token) {
     ++n_accepted_;
     ++pos_;
-    return row(++next_);
+    return behind(++next_);
   }
   take_back();
   int64_t most = std::min(
@@ -46,13 +49,23 @@ std::span<const float> DraftDecoder::eval(TokenId token, int64_t n_more) {
   draft_ = lookup_.draft(most, costs_.fitted());
   tokens.insert(tokens.end(), draft_.begin(), draft_.end());
   const Stopwatch since_start;
-  logits_ = session_.decode(tokens);
+  evaluate(tokens);
   measure(tokens.size(), since_start.seconds());
   next_ = 0;
   ++pos_;
   ++n_passes_;
   n_drafted_ += std::ssize(draft_);
-  return row(0);
+  return behind(0);
+}
+
+void DraftDecoder::evaluate(std::span<const TokenId> tokens) {
+  chosen_ = {};
+  if (sampling_) {
+    DecodeSampling sampling = *sampling_;
+    sampling.first_draw += uint64_t(pos_);
+    chosen_ = session_.choose(tokens, sampling);
+  }
+  if (chosen_.empty()) logits_ = session_.decode(tokens);
 }
 
 void DraftDecoder::measure(size_t n_rows, double seconds) {

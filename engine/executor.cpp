@@ -187,7 +187,8 @@ struct Executor::State {
   std::unique_ptr<DecodePlan> plan;
   std::unique_ptr<RowsPlan> rows_plan;
   bool plan_asked_for = false, rows_plan_asked_for = false;
-  HostTensor host;  // what was fetched last; grows to the largest that was asked for
+  TokenId chosen = 0;  // by the step of one token
+  HostTensor host;     // what was fetched last; grows to the largest that was asked for
 
   ForwardState& forward() { return ranks.front().forward; }
 };
@@ -402,43 +403,71 @@ RowsPlan* Executor::rows_plan() {
   return state_->rows_plan.get();
 }
 
-std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
-  const bool is_of_one = parts.size() == 1;
-  int64_t n_rows = 0;
+RowsPlan* Executor::rows_plan_for(int64_t n_rows) {
+  RowsPlan* const plan = rows_plan();
+  return plan != nullptr && n_rows <= plan->max_rows() ? plan : nullptr;
+}
+
+std::vector<DecodeRow> Executor::rows_of(std::span<const SequenceTokens> parts) const {
+  std::vector<DecodeRow> rows;
   for (const SequenceTokens& part : parts) {
     const int64_t n_tokens = std::ssize(part.tokens);
-    MINFER_CHECK((is_of_one || n_tokens == 1) && part.n_logits == n_tokens, "decode of ", n_tokens,
-                 " tokens, logits of ", part.n_logits);
-    require_fitting(*part.sequence, part.tokens);
-    n_rows += n_tokens;
-  }
-  std::vector<DecodeRow> rows;
-  const auto as_rows = [&] {
-    for (const SequenceTokens& part : parts) {
-      Sequence& sequence = *part.sequence;
-      sequence.reserve(std::ssize(part.tokens));
-      for (int64_t pos = sequence.pos(); const TokenId token : part.tokens) {
-        rows.push_back({token, pos++, sequence.pages()});
-      }
+    MINFER_CHECK((parts.size() == 1 || n_tokens == 1) && part.n_logits == n_tokens, "decode of ",
+                 n_tokens, " tokens, logits of ", part.n_logits);
+    Sequence& sequence = *part.sequence;
+    require_fitting(sequence, part.tokens);
+    sequence.reserve(n_tokens);
+    for (int64_t pos = sequence.pos(); const TokenId token : part.tokens) {
+      rows.push_back({token, pos++, sequence.pages()});
     }
-    return std::span<const DecodeRow>(rows);
-  };
+  }
+  return rows;
+}
+
+std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
+  const std::vector<DecodeRow> rows = rows_of(parts);
   std::span<const float> logits;
-  if (n_rows == 1 && decode_plan() != nullptr) {
-    logits = state_->plan->step(as_rows().front());
-  } else if (rows_plan() != nullptr && n_rows <= state_->rows_plan->max_rows()) {
-    logits = is_of_one ? state_->rows_plan->step_of_sequence(as_rows())
-                       : state_->rows_plan->step(as_rows());
+  if (rows.size() == 1 && decode_plan() != nullptr) {
+    logits = state_->plan->step(rows.front());
+  } else if (RowsPlan* const plan = rows_plan_for(std::ssize(rows))) {
+    logits = parts.size() == 1 ? plan->step_of_sequence(rows) : plan->step(rows);
   } else {
     return fetch(evaluate(parts));
   }
   if (const int64_t index = first_non_finite(logits); index >= 0) {
-    const int64_t row = index / model_.spec.vocab_size;
-    const SequenceTokens& part = parts[is_of_one ? 0 : size_t(row)];
-    throw_non_finite(*part.sequence, part.tokens, is_of_one ? row : 0);
+    throw_non_finite(parts, index / model_.spec.vocab_size);
   }
   for (const SequenceTokens& part : parts) part.sequence->advance(std::ssize(part.tokens));
   return logits;
+}
+
+std::span<const TokenId> Executor::choose(std::span<const SequenceTokens> parts,
+                                          std::span<const DecodeSampling> samplings) {
+  MINFER_CHECK(parts.size() == samplings.size(), parts.size(), " parts, ", samplings.size(),
+               " samplings");
+  const std::vector<DecodeRow> rows = rows_of(parts);
+  std::span<const TokenId> chosen;
+  if (rows.size() == 1 && decode_plan() != nullptr) {
+    if (const auto run = state_->plan->start(rows.front(), 1, samplings.front())) {
+      state_->chosen = run->next();
+      chosen = {&state_->chosen, 1};
+    }
+  } else if (RowsPlan* const plan = rows_plan_for(std::ssize(rows))) {
+    chosen = parts.size() == 1 ? plan->choose_of_sequence(rows, samplings.front())
+                               : plan->choose(rows, samplings);
+  }
+  if (chosen.empty()) return {};
+  if (const auto bad = std::ranges::find(chosen, -1); bad != chosen.end()) {
+    throw_non_finite(parts, bad - chosen.begin());
+  }
+  for (const SequenceTokens& part : parts) part.sequence->advance(std::ssize(part.tokens));
+  return chosen;
+}
+
+void Executor::throw_non_finite(std::span<const SequenceTokens> parts, int64_t row) {
+  const bool is_of_one = parts.size() == 1;
+  const SequenceTokens& part = parts[is_of_one ? 0 : size_t(row)];
+  throw_non_finite(*part.sequence, part.tokens, is_of_one ? row : 0);
 }
 
 void Executor::throw_non_finite(const Sequence& sequence, std::span<const TokenId> tokens,

@@ -106,6 +106,11 @@ class Executor {
   // the backend has one. Returns the logits of all, [n, vocab_size] in host memory, valid until the
   // next call. Throws as evaluate() does.
   std::span<const float> decode(std::span<const SequenceTokens> parts);
+  // As decode(), but the backend chooses the token behind each, by a sampling for each part, whose
+  // first_draw is for its first token. Returns those, valid until the next call, or none, with
+  // nothing evaluated, if the backend cannot choose.
+  std::span<const TokenId> choose(std::span<const SequenceTokens> parts,
+                                  std::span<const DecodeSampling> samplings);
   // Runs a pass of one sequence again, which writes the same cache, and names the first position
   // and block whose result is not finite; `row` of the tokens is the first whose logits are not.
   [[noreturn]] void throw_non_finite(const Sequence& sequence, std::span<const TokenId> tokens,
@@ -121,7 +126,12 @@ class Executor {
   // Calls f(rank) for every rank that shares the model, at once. The first one is the caller's own.
   template <typename F>
   void on_ranks(F f);
-  RowsPlan* rows_plan();  // as decode_plan()
+  RowsPlan* rows_plan();                    // as decode_plan()
+  RowsPlan* rows_plan_for(int64_t n_rows);  // null if they are too many for it, too
+  // What a step evaluates of such parts as decode() takes; pages are reserved.
+  std::vector<DecodeRow> rows_of(std::span<const SequenceTokens> parts) const;
+  // `row` of all rows of the parts is the first whose logits are not finite.
+  [[noreturn]] void throw_non_finite(std::span<const SequenceTokens> parts, int64_t row);
 
   const Model& model_;
   Backend& backend_;

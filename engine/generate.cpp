@@ -22,9 +22,9 @@ class Generation {
     StopReason reason = StopReason::Interrupted;
     try {
       const Stopwatch since_start;
-      logits_ = session_.eval(prompt.subspan(static_cast<size_t>(n_cached)));
+      next_.logits = session_.eval(prompt.subspan(static_cast<size_t>(n_cached)));
       text_.result().prefill_seconds = since_start.seconds();
-      if (options_.drafts) drafts_.emplace(session_, prompt);
+      if (options_.drafts) drafts_.emplace(session_, prompt, text_.decode_sampling());
       reason = choose_tokens();
     } catch (const Cancelled&) {
     }
@@ -39,8 +39,8 @@ class Generation {
       if (options_.interrupted != nullptr && options_.interrupted->load()) {
         return StopReason::Interrupted;
       }
-      const TokenId id = run_ ? next_of_run() : text_.choose(logits_);
-      if (const std::optional<StopReason> end = text_.accept(id, logits_)) return *end;
+      const TokenId id = next_token();
+      if (const std::optional<StopReason> end = text_.accept(id, next_.logits)) return *end;
       const int64_t pos = drafts_ ? drafts_->pos() : session_.pos();
       if (pos == session_.max_seq_len()) return StopReason::Context;
       if (is_first && !drafts_) run_ = start_run(id);
@@ -48,7 +48,8 @@ class Generation {
     }
   }
 
-  TokenId next_of_run() {
+  TokenId next_token() {
+    if (!run_) return next_.chosen ? *next_.chosen : text_.choose(next_.logits);
     const TokenId id = run_->next();
     text_.result().decode_seconds = since_run_.seconds();
     ++text_.result().decode_steps;
@@ -72,12 +73,12 @@ class Generation {
       // The last token needs no logits behind it.
       const int64_t n_more =
           options_.n_predict < 0 ? -1 : options_.n_predict - std::ssize(result.tokens) - 1;
-      logits_ = drafts_->eval(id, n_more);
+      next_ = drafts_->eval(id, n_more);
       result.drafted_tokens = drafts_->drafted();
       result.accepted_tokens = drafts_->accepted();
       result.decode_steps = drafts_->passes();
     } else {
-      logits_ = session_.eval({&id, 1});
+      next_.logits = session_.eval({&id, 1});
       ++result.decode_steps;
     }
     result.decode_seconds += since_step.seconds();
@@ -86,7 +87,7 @@ class Generation {
   Session& session_;
   const GenerateOptions& options_;
   TextGeneration text_;
-  std::span<const float> logits_;  // of the last token, where the host chooses
+  DraftDecoder::NextToken next_;  // behind the last token; unused while a run goes on
   std::optional<Session::TokenRun> run_;
   std::optional<DraftDecoder> drafts_;
   Stopwatch since_run_;

@@ -15,6 +15,7 @@ struct Text {
         prompt(std::move(asked.prompt)),
         options(std::move(asked.options)),
         generation(model, prompt, options, on_token),
+        sampling(generation.decode_sampling()),
         sequence(std::move(its_sequence)) {}
 
   size_t request;
@@ -22,6 +23,7 @@ struct Text {
   GenerateOptions options;
   OnToken on_token = nullptr;
   TextGeneration generation;
+  std::optional<DecodeSampling> sampling;  // where the backend may choose
   Sequence sequence;
   TokenId last = 0;  // chosen, not evaluated yet
 };
@@ -69,7 +71,7 @@ class ManyTexts {
           t.sequence, std::span(t.prompt).subspan(static_cast<size_t>(n_cached)));
       t.generation.result().prefill_seconds = since_start.seconds();
       t.generation.result().reused_tokens = n_cached;
-      is_over = take(t, executor_.fetch(logits));
+      is_over = take_from(t, executor_.fetch(logits));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Numeric) throw;
       many_.on_error(t.request, error);
@@ -109,9 +111,11 @@ class ManyTexts {
     const Stopwatch since_step;
     std::vector<SequenceTokens> parts;
     for (const auto& text : texts) parts.push_back({&text->sequence, {&text->last, 1}, 1});
+    std::span<const TokenId> chosen;
     std::span<const float> logits;
     try {
-      logits = executor_.decode(parts);
+      chosen = choose(texts, parts);
+      if (chosen.empty()) logits = executor_.decode(parts);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Numeric) throw;
       return step_one_by_one(texts, error);
@@ -121,8 +125,22 @@ class ManyTexts {
     for (size_t i = 0; i < texts.size(); ++i) {
       texts[i]->generation.result().decode_seconds += seconds;
       ++texts[i]->generation.result().decode_steps;
-      if (take(*texts[i], logits.subspan(i * width, width))) texts[i] = nullptr;
+      const bool is_over = chosen.empty() ? take_from(*texts[i], logits.subspan(i * width, width))
+                                          : take(*texts[i], chosen[i], {});
+      if (is_over) texts[i] = nullptr;
     }
+  }
+
+  // The tokens that the backend chooses; none, and nothing is evaluated, where the host has to.
+  std::span<const TokenId> choose(std::span<const std::unique_ptr<Text>> texts,
+                                  std::span<const SequenceTokens> parts) {
+    std::vector<DecodeSampling> samplings;
+    for (const auto& text : texts) {
+      if (!text->sampling) return {};
+      samplings.push_back(*text->sampling);
+      samplings.back().first_draw = text->generation.result().tokens.size();
+    }
+    return executor_.choose(parts, samplings);
   }
 
   // The numbers of one of them are not finite: the others go on.
@@ -135,10 +153,15 @@ class ManyTexts {
     texts[0] = nullptr;
   }
 
-  // Chooses a text's next token; true where the text is over.
-  bool take(Text& text, std::span<const float> logits) {
+  // Chooses a text's next token from the logits of the one before; true where the text is over.
+  bool take_from(Text& text, std::span<const float> logits) {
     if (text.options.n_predict == 0) return report(text, StopReason::Length);
-    text.last = text.generation.choose(logits);
+    return take(text, text.generation.choose(logits), logits);
+  }
+
+  // Takes the token that was chosen; the logits are read where log-probabilities are asked for.
+  bool take(Text& text, TokenId id, std::span<const float> logits) {
+    text.last = id;
     if (const auto end = text.generation.accept(text.last, logits)) return report(text, *end);
     if (text.sequence.pos() == executor_.max_seq_len()) return report(text, StopReason::Context);
     return false;

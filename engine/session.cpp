@@ -21,6 +21,12 @@ std::span<const float> Session::decode(std::span<const TokenId> tokens) {
   return executor_.decode({&part, 1});
 }
 
+std::span<const TokenId> Session::choose(std::span<const TokenId> tokens,
+                                         const DecodeSampling& sampling) {
+  const SequenceTokens part{&sequence_, tokens, std::ssize(tokens)};
+  return executor_.choose({&part, 1}, {&sampling, 1});
+}
+
 std::span<const float> Session::eval_texts(std::span<const Text> texts) {
   return executor_.fetch(logits_of(texts));
 }

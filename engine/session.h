@@ -31,6 +31,10 @@ class Session {
   // rounding.
   std::span<const float> decode(std::span<const TokenId> tokens);
 
+  // As decode(), but the backend chooses the token behind each: those, or none, with nothing
+  // evaluated, if it cannot (Executor::choose).
+  std::span<const TokenId> choose(std::span<const TokenId> tokens, const DecodeSampling& sampling);
+
   // A decode in which the backend chooses each token and evaluates it next. It must be destroyed
   // before its session.
   class TokenRun {

@@ -99,6 +99,15 @@ class RowsPlan {
   virtual std::span<const float> step(std::span<const DecodeRow> rows) = 0;
   // The same for rows of one sequence at consecutive positions: each sees those in front of it.
   virtual std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) = 0;
+
+  // The same, but the plan chooses the token behind each row and returns those, valid until the
+  // next step: -1 where a logit of the row is not finite. Returns none, and evaluates nothing, if
+  // it cannot choose so. There is a sampling for each sequence; rows of one take draws from
+  // sampling.first_draw on.
+  virtual std::span<const TokenId> choose(std::span<const DecodeRow> rows,
+                                          std::span<const DecodeSampling> samplings) = 0;
+  virtual std::span<const TokenId> choose_of_sequence(std::span<const DecodeRow> rows,
+                                                      const DecodeSampling& sampling) = 0;
 };
 
 }  // namespace minfer

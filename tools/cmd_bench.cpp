@@ -37,6 +37,11 @@ double flops_of_all_ranks(const Model& model, int64_t n, int64_t n_depth, bool w
   return static_cast<double>(sum_of_processes(static_cast<int64_t>(flops)));
 }
 
+// How tokens are chosen where the backend chooses.
+DecodeSampling greedy(const Model& model) {
+  return {.n_tokens = model.spec.vocab_size, .banned = {}};
+}
+
 // Bytes of the cache that one pass over n_rows of n tokens behind n_depth reads, on average. With a
 // window, each row reads one window, and the rows' windows lie side by side.
 int64_t kv_bytes_of_pass(const Executor& executor, int64_t n, int64_t n_depth, int64_t n_rows) {
@@ -117,8 +122,7 @@ class Bench {
   // from the first one on, greedily; else of the given ones.
   void decode(std::span<const TokenId> ids, std::vector<double>& steps) {
     double before = now_seconds();
-    auto run = session_.run_from(ids.front(), std::ssize(ids),
-                                 {.n_tokens = model_.spec.vocab_size, .banned = {}});
+    auto run = session_.run_from(ids.front(), std::ssize(ids), greedy(model_));
     for (const TokenId& id : ids) {
       throw_if_interrupted();
       if (run) {
@@ -133,7 +137,7 @@ class Bench {
   }
 
   // n_gen tokens by passes that each evaluate a token and a draft behind it, and take as many of
-  // the draft as the share says, on average.
+  // the draft as the share says, on average. As in decode(), the backend chooses where it can.
   void run_drafts(int64_t n_gen, int64_t n_depth, int64_t n_draft, BenchRow* row) {
     set_depth(n_depth);
     const std::vector<TokenId> ids = tokens(n_gen + n_draft);
@@ -142,7 +146,8 @@ class Bench {
     double before = start;
     for (int64_t n_done = 0, n_passes = 0; n_done < n_gen;) {
       throw_if_interrupted();
-      session_.decode(std::span(ids).subspan(size_t(n_done), size_t(1 + n_draft)));
+      const auto pass = std::span(ids).subspan(size_t(n_done), size_t(1 + n_draft));
+      if (session_.choose(pass, greedy(model_)).empty()) session_.decode(pass);
       const auto accepted_by = [&](int64_t n) {
         return std::llround(accepted_of_pass * double(n));
       };
@@ -167,7 +172,8 @@ class Bench {
   const BenchOptions& options_;
 };
 
-// Decode of several sequences side by side, each with the same depth.
+// Decode of several sequences side by side, each with the same depth. As in Bench::decode(), the
+// backend chooses tokens where it can.
 class ParallelBench {
  public:
   ParallelBench(Executor& executor, const BenchOptions& options)
@@ -207,8 +213,10 @@ class ParallelBench {
       throw_if_interrupted();
       std::vector<SequenceTokens> parts;
       for (Sequence& sequence : sequences_) parts.push_back({&sequence, {&id, 1}, 1});
-      executor_.in_turns(std::span<const SequenceTokens>(parts),
-                         [&](auto some) { executor_.decode(some); });
+      executor_.in_turns(std::span<const SequenceTokens>(parts), [&](auto some) {
+        const std::vector<DecodeSampling> samplings(some.size(), greedy(executor_.model()));
+        if (executor_.choose(some, samplings).empty()) executor_.decode(some);
+      });
       const double now = now_seconds();
       if (row != nullptr) row->step_s.push_back(now - before);
       if (row != nullptr && before == start) row->first_token_s += now - before;

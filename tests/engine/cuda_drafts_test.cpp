@@ -130,6 +130,56 @@ TEST_F(CudaModel, DraftsChangeNoTextWhoseTokensAreFarApart) {
     for (size_t i = 0; i < want.steps.size(); ++i) {
       EXPECT_NEAR(drafted.steps[i].logprob, want.steps[i].logprob, 0.05) << kv_dtype << ", " << i;
     }
+    // Without log-probabilities the card chooses.
+    ASSERT_EQ(model.spec.vocab_size % 4, 0);
+    options.n_logprobs = 0;
+    const GenerateResult chosen = result(true);
+    options.n_logprobs = 2;
+    EXPECT_EQ(chosen.tokens, want.tokens) << kv_dtype;
+    EXPECT_GT(chosen.accepted_tokens, 20) << kv_dtype;
+  }
+}
+
+// The tokens that a card chooses behind 1 to 8 rows, whose steps are those of one token, of two,
+// and of several, are the sampler's of the logits of the same steps.
+TEST_F(CudaModel, ChoosesBehindEachRowAsTheSampler) {
+  const ModelSpec spec = llama_spec({.dim = 256,
+                                     .ffn_dim = 512,
+                                     .n_heads = 2,
+                                     .n_kv_heads = 2,
+                                     .head_dim = 128,
+                                     .vocab_size = 1000,
+                                     .trained_seq_len = 200});
+  const Model model = make_synthetic_model(spec, {DType::U4, 64}, *backend_, 1);
+  const std::vector<TokenId> ids = some_ids(60, spec.vocab_size);
+  Session session(model, *backend_, {});
+  session.eval(std::span(ids).first(20));
+  for (const float temperature : {0.0f, 0.8f}) {
+    const SamplerOptions options{
+        .temperature = temperature, .top_k = 40, .logit_bias = {}, .seed = 3};
+    Sampler sampler(options, spec.vocab_size);
+    for (size_t n = 1; n <= 8; ++n) {
+      session.truncate(20);
+      const auto tokens = std::span(ids).subspan(20, n);
+      const DecodeSampling sampling{.temperature = temperature,
+                                    .top_k = options.top_k,
+                                    .top_p = options.top_p,
+                                    .min_p = options.min_p,
+                                    .seed = options.seed,
+                                    .first_draw = 11,
+                                    .n_tokens = spec.vocab_size,
+                                    .banned = {}};
+      const auto on_card = session.choose(tokens, sampling);
+      const std::vector<TokenId> chosen(on_card.begin(), on_card.end());
+      ASSERT_EQ(chosen.size(), n);
+      EXPECT_EQ(session.pos(), int64_t(20 + n));
+      session.truncate(20);
+      const auto logits = session.decode(tokens);
+      for (size_t i = 0; i < n; ++i) {
+        EXPECT_EQ(chosen[i], sampler.sample(logits.subspan(i * 1000, 1000), {}, 11 + i))
+            << "row " << i << " of " << n << ", temperature " << temperature;
+      }
+    }
   }
 }
 
@@ -146,6 +196,35 @@ TEST_F(CudaModel, NamesADraftThatIsNotFinite) {
   EXPECT_EQ(session.pos(), 5);
   const auto again = session.decode(good);
   EXPECT_EQ(std::vector<float>(again.begin(), again.end()), want);
+}
+
+// The same where the card chooses tokens: of one row, of two, of several. Several rows of a length
+// that is no multiple of 4 it leaves to the host.
+TEST_F(CudaModel, NamesADraftThatIsNotFiniteWhereItChooses) {
+  const std::vector<TokenId> good = {2, 3, 4, 5}, bad = {2, 3, 77, 5};
+  for (const int64_t vocab_size : {132, 131}) {
+    const Model model = model_with_a_nan(*backend_, vocab_size);
+    const DecodeSampling greedy{.n_tokens = vocab_size, .banned = {}};
+    Session session(model, *backend_, {});
+    session.eval(some_ids(5, 70));
+    if (vocab_size % 4 != 0) {
+      EXPECT_TRUE(session.choose(good, greedy).empty());
+      EXPECT_EQ(session.pos(), 5);
+      continue;
+    }
+    const auto first = session.choose(good, greedy);
+    const std::vector<TokenId> want(first.begin(), first.end());
+    ASSERT_EQ(want.size(), 4u);
+    session.truncate(5);
+    for (const auto& [begin, n] : {std::pair{2, 1}, {1, 2}, {0, 4}}) {
+      const auto some = std::span(bad).subspan(size_t(begin), size_t(n));
+      expect_error(ErrorKind::Numeric, "not a finite number after layer 0",
+                   [&] { session.choose(some, greedy); });
+      EXPECT_EQ(session.pos(), 5) << n << " rows";
+    }
+    const auto again = session.choose(good, greedy);
+    EXPECT_EQ(std::vector<TokenId>(again.begin(), again.end()), want);
+  }
 }
 
 }  // namespace

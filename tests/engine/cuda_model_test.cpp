@@ -1,6 +1,8 @@
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/generate_many.h"
 #include "models/memory_needed.h"
 #include "models/synthetic.h"
 #include "tests/engine/cuda_models.h"
@@ -406,6 +408,38 @@ TEST_F(CudaModel, GeneratesTheTextThatTheHostChooses) {
       }
     }
   }
+}
+
+// The same for several texts side by side, of which some end before others.
+TEST_F(CudaModel, GeneratesTheTextsThatTheHostChooses) {
+  const auto path = fs::path(MINFER_FIXTURES) / "../../models/demo";
+  MINFER_NEEDS(path);
+  const Model model = load_model(path.string(), *backend_);
+  ASSERT_EQ(model.spec.vocab_size % 4, 0);
+  const auto texts = [&](int64_t n_logprobs) {
+    Executor executor(model, *backend_, {.max_seq_len = 100, .n_sequences = 4});
+    std::map<size_t, std::vector<TokenId>> texts;
+    int n_asked = 0;
+    const auto next = [&]() -> std::optional<GenerateRequest> {
+      if (n_asked == 9) return std::nullopt;
+      GenerateRequest request{.prompt = model.tokenizer->encode(cat("Story ", n_asked), {}),
+                              .options = {}};
+      request.options.n_predict = 20 + 5 * n_asked;
+      request.options.n_logprobs = n_logprobs;
+      request.options.ignore_eos = n_asked % 2 == 0;
+      request.options.sampler.temperature = 0.5f * float(n_asked % 3);
+      request.options.sampler.seed = uint64_t(n_asked++);
+      return request;
+    };
+    generate_many(executor, {.n_parallel = 4,
+                             .next = next,
+                             .on_result = [&](size_t i, const auto& r) { texts[i] = r.tokens; },
+                             .on_error = [](size_t, const Error& e) { FAIL() << e.what(); }});
+    return texts;
+  };
+  const auto on_card = texts(0), on_host = texts(1);
+  EXPECT_EQ(on_card.size(), 9u);
+  EXPECT_EQ(on_card, on_host);
 }
 
 }  // namespace

@@ -185,16 +185,16 @@ inline std::vector<TokenId> chosen_by_run(Session& session, TokenId token, int64
 }
 
 // A small model, whose token 77 has a NaN in its embedding.
-inline Model model_with_a_nan(Backend& backend) {
+inline Model model_with_a_nan(Backend& backend, int64_t vocab_size = 131) {
   const ModelSpec spec = llama_spec({.dim = 64,
                                      .ffn_dim = 128,
                                      .n_heads = 4,
                                      .n_kv_heads = 4,
                                      .head_dim = 16,
-                                     .vocab_size = 131,
+                                     .vocab_size = vocab_size,
                                      .trained_seq_len = 64});
   Model model = make_synthetic_model(spec, DType::F16, backend, 1);
-  HostTensor embedding = random_normal(1, {131, 64});
+  HostTensor embedding = random_normal(1, {vocab_size, 64});
   embedding.as<float>()[77 * 64 + 3] = std::nanf("");
   model.weights.embedding = backend.pack_matrix(embedding);
   return model;

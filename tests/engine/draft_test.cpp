@@ -156,8 +156,23 @@ struct SlowAtFirst final : RowsPlan {
     }
     return logits_;
   }
+  std::span<const TokenId> choose(std::span<const DecodeRow>,
+                                  std::span<const DecodeSampling>) override {
+    return {};
+  }
+  std::span<const TokenId> choose_of_sequence(std::span<const DecodeRow> rows,
+                                              const DecodeSampling& sampling) override {
+    EXPECT_EQ(sampling.temperature, 0.5f);
+    // Behind a prompt of two tokens, draw 1 is for the token behind the first one of the text.
+    EXPECT_EQ(int64_t(sampling.first_draw), rows.front().pos - 1);
+    step_of_sequence(rows);
+    chosen_.clear();
+    for (const DecodeRow& row : rows) chosen_.push_back(5 + (row.token - 4) % 4);
+    return chosen_;
+  }
   std::array<bool, 9> has_run_{};
   std::vector<float> logits_;
+  std::vector<TokenId> chosen_;
 };
 struct SlowAtFirstBackend final : HalfBackend {
   SlowAtFirstBackend() : HalfBackend(DType::F16) {}
@@ -169,7 +184,7 @@ struct SlowAtFirstBackend final : HalfBackend {
 };
 
 // On a card a few passes tell that drafts cost next to nothing, however long it took to make the
-// steps. No pass has more rows than the step takes.
+// steps. No pass has more rows than the step takes. Who chooses the tokens makes no difference.
 TEST(DraftDecoder, DoesNotCountTheMakingOfAStep) {
   SlowAtFirstBackend backend;
   const ModelSpec spec = llama_spec({.dim = 32,
@@ -181,20 +196,61 @@ TEST(DraftDecoder, DoesNotCountTheMakingOfAStep) {
                                      .trained_seq_len = 200});
   const Model model = make_synthetic_model(spec, DType::F16, backend, 1);
   EXPECT_EQ(most_draft_tokens(backend), 7);
-  Session session(model, backend, {});
-  const Ids prompt = {1, 2};  // nothing is drafted until the text repeats itself
-  session.eval(prompt);
-  DraftDecoder decoder(session, prompt);
-  TokenId token = 5;
-  for (int i = 0; i < 150; ++i) {
-    const auto logits = decoder.eval(token, -1);
-    const auto next = TokenId(std::ranges::max_element(logits) - logits.begin());
-    ASSERT_EQ(next, token == 8 ? 5 : token + 1);
-    token = next;
+  const DecodeSampling by_plan{.temperature = 0.5f, .first_draw = 1, .banned = {}};
+  for (const auto& sampling : {std::optional<DecodeSampling>(), std::optional(by_plan)}) {
+    Session session(model, backend, {});
+    const Ids prompt = {1, 2};  // nothing is drafted until the text repeats itself
+    session.eval(prompt);
+    DraftDecoder decoder(session, prompt, sampling);
+    TokenId token = 5;
+    for (int i = 0; i < 150; ++i) {
+      const auto [chosen, logits] = decoder.eval(token, -1);
+      ASSERT_EQ(chosen.has_value(), sampling.has_value());
+      ASSERT_EQ(logits.empty(), chosen.has_value());
+      const TokenId next =
+          chosen ? *chosen : TokenId(std::ranges::max_element(logits) - logits.begin());
+      ASSERT_EQ(next, token == 8 ? 5 : token + 1);
+      token = next;
+    }
+    EXPECT_EQ(decoder.passes() + decoder.accepted(), 150);
+    EXPECT_LT(decoder.passes(), 40);
+    EXPECT_GT(decoder.accepted(), 110);
   }
-  EXPECT_EQ(decoder.passes() + decoder.accepted(), 150);
-  EXPECT_LT(decoder.passes(), 40);
-  EXPECT_GT(decoder.accepted(), 110);
+}
+
+// A drawn text whose tokens the backend chooses: the plan checks the draws. With penalties the host
+// chooses, by logits.
+TEST(DraftDecoder, GeneratesATextThatTheBackendChooses) {
+  SlowAtFirstBackend backend;
+  const ModelSpec spec = llama_spec({.dim = 32,
+                                     .ffn_dim = 32,
+                                     .n_heads = 2,
+                                     .n_kv_heads = 2,
+                                     .head_dim = 16,
+                                     .vocab_size = 16,
+                                     .trained_seq_len = 200});
+  Model model = make_synthetic_model(spec, DType::F16, backend, 1);
+  std::vector<std::string> words;
+  for (int64_t i = 0; i < spec.vocab_size; ++i) words.push_back(cat(' ', i));
+  model.tokenizer = std::make_unique<ToyTokenizer>(std::move(words));
+  GenerateOptions options;
+  options.n_predict = 60;
+  options.drafts = true;
+  options.ignore_eos = true;
+  options.sampler.temperature = 0.5f;
+  options.sampler.logit_bias.emplace_back(4, kNever);
+  for (const float penalty : {1.0f, 1.1f}) {
+    options.sampler.repeat_penalty = penalty;
+    Session session(model, backend, {});
+    const GenerateResult result = generate(session, Ids{1, 2}, options, nullptr);
+    ASSERT_EQ(result.tokens.size(), 60u);
+    EXPECT_EQ(std::ssize(result.tokens), 1 + result.decoded_tokens());
+    if (penalty != 1) continue;
+    for (size_t i = 1; i < result.tokens.size(); ++i) {
+      EXPECT_EQ(result.tokens[i], 5 + (result.tokens[i - 1] - 4) % 4) << i;
+    }
+    EXPECT_GT(result.accepted_tokens, 20);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Drafts,

@@ -144,7 +144,8 @@ TEST_P(SessionTest, DecodesSeveralTokensWithTheBitsOfEach) {
 }
 
 // A step that a backend has for rows of one sequence or of several: here it only tells what it was
-// asked for. The logits are the row's position, or NaN at token 77.
+// asked for. The logits, and the token chosen from them, are the row's position, but NaN and none
+// at token 77. It does not choose by temperature.
 struct RecordingPlan final : RowsPlan {
   explicit RecordingPlan(std::vector<std::string>& steps) : steps_(steps) {}
   int64_t max_rows() const override { return 4; }
@@ -153,6 +154,24 @@ struct RecordingPlan final : RowsPlan {
   }
   std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) override {
     return record("sequence", rows);
+  }
+  std::span<const TokenId> choose(std::span<const DecodeRow> rows,
+                                  std::span<const DecodeSampling> samplings) override {
+    EXPECT_EQ(samplings.size(), rows.size());
+    for (const DecodeSampling& sampling : samplings) {
+      if (sampling.temperature > 0) return {};
+    }
+    return choice("choice of sequences", rows);
+  }
+  std::span<const TokenId> choose_of_sequence(std::span<const DecodeRow> rows,
+                                              const DecodeSampling& sampling) override {
+    return sampling.temperature > 0 ? std::span<const TokenId>() : choice("choice", rows);
+  }
+  std::span<const TokenId> choice(const std::string& what, std::span<const DecodeRow> rows) {
+    record(what, rows);
+    chosen_.clear();
+    for (const DecodeRow& row : rows) chosen_.push_back(row.token == 77 ? -1 : TokenId(row.pos));
+    return chosen_;
   }
   std::span<const float> record(std::string what, std::span<const DecodeRow> rows) {
     logits_.clear();
@@ -166,6 +185,7 @@ struct RecordingPlan final : RowsPlan {
   }
   std::vector<std::string>& steps_;
   std::vector<float> logits_;
+  std::vector<TokenId> chosen_;
 };
 struct RecordingBackend final : HalfBackend {
   RecordingBackend() : HalfBackend(DType::F16) {}
@@ -200,6 +220,55 @@ TEST_P(SessionTest, DecodesSeveralTokensByAFusedStep) {
   Session unfused(model, backend, {.fused_decode = false});
   unfused.decode(four);
   EXPECT_EQ(backend.steps.size(), 3u);
+}
+
+TEST_P(SessionTest, ChoosesTokensByAFusedStep) {
+  RecordingBackend backend;
+  const Model model = make_model(backend);
+  Session session(model, backend, {});
+  session.eval(some_tokens(126));
+  const std::vector<TokenId> ids = {3, 1, 4, 2, 5}, bad = {3, 77, 2};
+  const auto choose = [&](std::span<const TokenId> tokens, float temperature) {
+    const auto chosen = session.choose(tokens, {.temperature = temperature, .banned = {}});
+    return std::vector<TokenId>(chosen.begin(), chosen.end());
+  };
+  EXPECT_EQ(choose(std::span(ids).first(3), 0), (std::vector<TokenId>{126, 127, 128}));
+  EXPECT_EQ(session.pos(), 129);
+  EXPECT_EQ(choose(std::span(ids).first(1), 0), std::vector<TokenId>{129});
+  EXPECT_EQ(session.pos(), 130);
+  expect_error(ErrorKind::Numeric, "position 131: a logit is not a finite number",
+               [&] { choose(bad, 0); });
+  EXPECT_EQ(choose(std::span(ids).first(3), 1), std::vector<TokenId>());
+  EXPECT_EQ(choose(ids, 0), std::vector<TokenId>());  // more rows than the step takes
+  EXPECT_EQ(session.pos(), 130);
+  EXPECT_EQ(backend.steps,
+            (std::vector<std::string>{"choice 3@126/2 1@127/2 4@128/2", "choice 3@129/2",
+                                      "choice 3@130/2 77@131/2 2@132/2"}));
+  // Of two sequences.
+  Executor& executor = session.executor();
+  Sequence other = executor.make_sequence();
+  Sequence third = executor.make_sequence();
+  const std::vector<TokenId> good_ids = {4}, bad_ids = {77};
+  const auto choose_of_two = [&](std::span<const TokenId> second, float temperature) {
+    const SequenceTokens parts[] = {{&other, good_ids, 1}, {&third, second, 1}};
+    const DecodeSampling samplings[] = {{.banned = {}}, {.temperature = temperature, .banned = {}}};
+    const auto chosen = executor.choose(parts, samplings);
+    return std::vector<TokenId>(chosen.begin(), chosen.end());
+  };
+  EXPECT_EQ(choose_of_two(good_ids, 0), (std::vector<TokenId>{0, 0}));
+  expect_error(ErrorKind::Numeric, "position 1: a logit is not a finite number",
+               [&] { choose_of_two(bad_ids, 0); });
+  EXPECT_EQ(choose_of_two(good_ids, 1), std::vector<TokenId>());
+  EXPECT_EQ(other.pos(), 1);
+  EXPECT_EQ(third.pos(), 1);
+  EXPECT_EQ(std::vector(backend.steps.end() - 2, backend.steps.end()),
+            (std::vector<std::string>{"choice of sequences 4@0/1 4@0/1",
+                                      "choice of sequences 4@1/1 77@1/1"}));
+  const auto cpu = make_cpu_backend();
+  const Model on_cpu = make_model(*cpu);
+  Session without_steps(on_cpu, *cpu, {});
+  EXPECT_TRUE(without_steps.choose(ids, {.banned = {}}).empty());
+  EXPECT_EQ(without_steps.pos(), 0);
 }
 
 TEST_P(SessionTest, TruncatedAndEvaluatedAgainEqualsFresh) {

@@ -26,12 +26,16 @@ class CapturedPlan::Run final : public DecodeRun {
     MINFER_CHECK(next_token_ < end_, "a token behind the last step, at ", end_);
     if (next_launch_ < end_) launch();
     const TokenId token = plan_.first().await_choice(next_token_++);
-    plan_.throw_if_failed();
+    if (next_token_ < end_) {
+      plan_.throw_if_failed();
+    } else {
+      plan_.synchronize();  // the last step of another rank may yet wait in vain
+    }
     return token;
   }
 
   // Launches the next step; start() does so once before the first next().
-  void launch() { plan_.launch(StepEnd::Choice, next_launch_++); }
+  void launch() { plan_.launch(StepEnd::NextStep, next_launch_++); }
 
  private:
   CapturedPlan& plan_;
@@ -67,9 +71,9 @@ std::unique_ptr<DecodeRun> CapturedPlan::start(const DecodeRow& row, int64_t n_s
   const std::optional<TokenChoice> choice = token_choice(sampling, vocab_size, row.pos);
   if (!choice) return nullptr;
   for_each_step([&](CapturedStep& step) {
-    step.capture(StepEnd::Choice);
+    step.capture(StepEnd::NextStep);
     step.set_input({&row, 1});
-    step.set_choice(*choice);
+    step.begin_run(*choice);
   });
   auto run = std::make_unique<Run>(*this, row.pos, n_steps);
   run->launch();

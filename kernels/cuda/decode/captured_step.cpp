@@ -25,7 +25,6 @@ CapturedStep::CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32
       host_pages_(static_cast<size_t>(pages_for(model.max_seq_len))),
       device_pages_(allocate_device(DType::F32, {pages_for(model.max_seq_len)})),  // 4 bytes each
       device_input_(allocate_device(DType::U8, {int64_t{sizeof(StepInput)}})),
-      device_choice_(allocate_device(DType::U8, {int64_t{sizeof(TokenChoice)}})),
       x_(allocate_device(DType::F32, {n_tokens, model.embedding->in_dim})),
       logits_(allocate_device(DType::F32, {n_tokens, model.vocab_size})),
       ends_{make_event_without_time(), make_event_without_time()} {
@@ -41,20 +40,25 @@ DeviceTensor CapturedStep::on_card(std::span<const std::byte> bytes) const {
 }
 
 void CapturedStep::capture(StepEnd end) {
-  MINFER_CHECK(end == StepEnd::Logits || x_.view().shape[0] == 1, "a choice behind several tokens");
+  MINFER_CHECK(end != StepEnd::NextStep || x_.view().shape[0] == 1, "a run of several tokens");
   for (int variant = int(graphs(end).size()); variant < n_variants(); ++variant) {
     GraphExec graph = capture_graph(stream_, [&] {
-      if (end == StepEnd::Logits) copy_input();
+      if (end != StepEnd::NextStep) copy_input();
       gather_rows(stream_, x_, *model_.embedding, input()->tokens);
       launch_layers(variant);
-      if (end == StepEnd::Logits) {
-        MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
-                                          static_cast<size_t>(logits_.view().n_bytes()),
-                                          cudaMemcpyDeviceToHost, stream_));
-      } else {
-        choose_token(stream_, logits_.view().as<const float>(),
-                     static_cast<const TokenChoice*>(device_choice_.view().data), input(),
-                     epochs_per_step_, chosen_.data());
+      switch (end) {
+        case StepEnd::Logits:
+          MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
+                                            static_cast<size_t>(logits_.view().n_bytes()),
+                                            cudaMemcpyDeviceToHost, stream_));
+          break;
+        case StepEnd::Tokens:
+          choose_tokens(stream_, logits_, choices_.data(), chosen_.data());
+          break;
+        case StepEnd::NextStep:
+          choose_token(stream_, logits_.view().as<const float>(), choices_.data(), input(),
+                       epochs_per_step_, chosen_.data());
+          break;
       }
     });
     MINFER_CUDA_CHECK(cudaGraphUpload(graph.get(), stream_));
@@ -63,12 +67,23 @@ void CapturedStep::capture(StepEnd end) {
 }
 
 std::span<const float> CapturedStep::run(std::span<const DecodeRow> rows) {
-  capture(StepEnd::Logits);
+  run_alone(StepEnd::Logits, rows);
+  return host_logits();
+}
+
+std::span<const TokenId> CapturedStep::choose(std::span<const DecodeRow> rows,
+                                              std::span<const TokenChoice> choices) {
+  choices_.set(stream_, choices);
+  run_alone(StepEnd::Tokens, rows);
+  return {chosen_.data(), rows.size()};
+}
+
+void CapturedStep::run_alone(StepEnd end, std::span<const DecodeRow> rows) {
+  capture(end);
   set_input(rows);
   if (begins_epochs()) clear_epochs();
-  launch(StepEnd::Logits, rows.front().pos);
+  launch(end, rows.front().pos);
   synchronize();
-  return host_logits();
 }
 
 // The page table is copied to the card only if it has changed.
@@ -85,10 +100,8 @@ void CapturedStep::set_input(std::span<const DecodeRow> rows) {
                                     n_pages_ * sizeof(int32_t), cudaMemcpyHostToDevice, stream_));
 }
 
-void CapturedStep::set_choice(const TokenChoice& choice) {
-  *host_choice_.data() = choice;
-  MINFER_CUDA_CHECK(cudaMemcpyAsync(device_choice_.view().data, host_choice_.data(),
-                                    sizeof(TokenChoice), cudaMemcpyHostToDevice, stream_));
+void CapturedStep::begin_run(const TokenChoice& choice) {
+  choices_.set(stream_, {&choice, 1});
   copy_input();
 }
 
@@ -101,7 +114,7 @@ void CapturedStep::launch(StepEnd end, int64_t pos) {
   epoch_ = epoch_after(epoch_, epochs_per_step_);
   const GraphExec& graph = graphs(end).at(static_cast<size_t>(variant_at(pos)));
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_));
-  if (end == StepEnd::Choice) MINFER_CUDA_CHECK(cudaEventRecord(ends_[pos % 2].get(), stream_));
+  if (end == StepEnd::NextStep) MINFER_CUDA_CHECK(cudaEventRecord(ends_[pos % 2].get(), stream_));
 }
 
 TokenId CapturedStep::await_choice(int64_t pos) {

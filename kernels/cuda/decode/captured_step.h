@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -11,9 +13,13 @@
 
 namespace minfer::cuda {
 
-// How a step ends: with a copy of the logits to the host, or with the choice of a token, which is
-// the input of the next step, so that no step waits for the host.
-enum class StepEnd { Logits, Choice };
+// How a step ends.
+enum class StepEnd {
+  Logits,    // with a copy of the logits to the host
+  Tokens,    // with the choice of the token behind each of its own
+  NextStep,  // of one token: with such a choice, which is the input of the next step, so that no
+             // step waits for the host
+};
 
 // The base of the CUDA decode steps, as one card runs them: a step is a CUDA graph that is captured
 // once for each way to end and reads its token and position from device memory. Its layers may have
@@ -31,12 +37,15 @@ class CapturedStep {
   // Captures the graphs, unless that is done. It may allocate.
   void capture(StepEnd end);
   // Sets the input of the next step, rows of one sequence at consecutive positions, as many as the
-  // step has tokens; no step is in flight. Before StepEnd::Choice, of one token, a run of steps
-  // also sets how tokens are chosen.
+  // step has tokens; no step is in flight.
   void set_input(std::span<const DecodeRow> rows);
-  void set_choice(const TokenChoice& choice);
-  // Runs a step by itself, on one card: from its rows to its logits.
+  // Behind set_input(): a run of StepEnd::NextStep begins, whose tokens are chosen so.
+  void begin_run(const TokenChoice& choice);
+  // Runs a step by itself, on one card: from its rows to its logits, or to the tokens behind them
+  // (-1 where a logit is not finite) as choose_tokens() chooses them.
   std::span<const float> run(std::span<const DecodeRow> rows);
+  std::span<const TokenId> choose(std::span<const DecodeRow> rows,
+                                  std::span<const TokenChoice> choices);
   // Launches a captured step.
   void launch(StepEnd end, int64_t pos);
   // Whether the next step has epoch 1: clear_epochs() comes before it.
@@ -57,7 +66,7 @@ class CapturedStep {
 
   // Logits [n_tokens, vocab_size] of the last step, which has ended.
   std::span<const float> host_logits() const { return {host_logits_.data(), host_logits_.size()}; }
-  // Waits for a step that ends with a choice, of the last two: its token.
+  // Waits for a step of a run, of the last two: its token.
   TokenId await_choice(int64_t pos);
 
  protected:
@@ -75,20 +84,16 @@ class CapturedStep {
   // A copy of `bytes` on the card, which is there when this returns.
   DeviceTensor on_card(std::span<const std::byte> bytes) const;
   // What the layers are launched with has changed: capture() captures them again.
-  void drop_graphs() {
-    graphs_.clear();
-    choosing_graphs_.clear();
-  }
+  void drop_graphs() { graphs_ = {}; }
 
  private:
   virtual int n_variants() const { return 1; }
   virtual int variant_at(int64_t /*pos*/) const { return 0; }  // of the step at a position
   virtual void launch_layers(int variant) = 0;                 // from x to logits
 
-  std::vector<GraphExec>& graphs(StepEnd end) {
-    return end == StepEnd::Logits ? graphs_ : choosing_graphs_;
-  }
+  std::vector<GraphExec>& graphs(StepEnd end) { return graphs_[size_t(end)]; }
   void copy_input();
+  void run_alone(StepEnd end, std::span<const DecodeRow> rows);
 
   cudaStream_t stream_;
   int card_ = 0;
@@ -96,17 +101,17 @@ class CapturedStep {
   uint32_t epochs_per_step_, epoch_ = 1;  // epoch_ belongs to the next step
   PinnedArray<StepInput> host_input_{1};
   PinnedArray<float> host_logits_;
-  PinnedArray<TokenChoice> host_choice_{1};
-  PinnedArray<TokenId> chosen_{2};  // tokens chosen at even and at odd positions
+  ChoicesOnCard choices_{kMostStepTokens};
+  // Tokens chosen at even and at odd positions of a run, or behind each of a step's own.
+  PinnedArray<TokenId> chosen_{std::max(2, kMostStepTokens)};
   PinnedArray<int32_t> host_pages_;
   PinnedArray<int> failed_peer_{1};
-  size_t n_pages_ = 0;          // entries of host_pages_ in use
-  DeviceTensor device_pages_;   // host_pages_ on the card, in stream order
-  DeviceTensor device_input_;   // a StepInput
-  DeviceTensor device_choice_;  // a TokenChoice
+  size_t n_pages_ = 0;         // entries of host_pages_ in use
+  DeviceTensor device_pages_;  // host_pages_ on the card, in stream order
+  DeviceTensor device_input_;  // a StepInput
   DeviceTensor x_, logits_;
   Event ends_[2];  // recorded after the steps at even and at odd positions of a run
-  std::vector<GraphExec> graphs_, choosing_graphs_;  // by variant
+  std::array<std::vector<GraphExec>, 3> graphs_;  // by StepEnd and variant
 };
 
 }  // namespace minfer::cuda

@@ -264,30 +264,33 @@ __device__ int draw_rank(const double* weights, const double* tempered, int k,
 // those from the ones with at least min_p times the probability of the best: Sampler of
 // engine/sampler.h without penalties
 //
-//   logits   [n_tokens] F32, aligned to 16 bytes
-//   launch   one block of 1024 threads. The best of each thread give a bound for the k-th of all;
-//            what reaches it, mostly a few more than k, is collected and sorted in shared memory.
-//            If that is too much (equal logits), the k-th is searched for bit by bit, in 40 to 60
-//            passes
+//   logits   rows of row_stride F32, of which n_tokens are read; aligned to 16 bytes
+//   choices  of each row
+//   step     for one row alone, its step, which becomes the one behind; the token goes to
+//            chosen[pos % 2]. Null: the position is 0, and the token of row r goes to chosen[r]
+//   launch   one block of 1024 threads a row. The best of each thread give a bound for the k-th of
+//            all; what reaches it, mostly a few more than k, is collected and sorted in shared
+//            memory. If that is too much (equal logits), the k-th is searched for bit by bit, in 40
+//            to 60 passes
 //   maths    comparisons are exact; weights and their sums are double, added in the order of rank
-//   moves    4 n_tokens bytes from L2 once, and the logits of threads with a candidate again
+//   moves    4 n_tokens bytes a row from L2 once, and the logits of threads with a candidate again
 __global__ void __launch_bounds__(kThreads, 1)
-    choose_token_kernel(const float* logits, const TokenChoice* choice_in_memory, StepInput* input,
-                        uint32_t epochs_per_step, TokenId* chosen) {
+    choose_token_kernel(const float* logits, int64_t row_stride, const TokenChoice* choices,
+                        StepInput* step, uint32_t epochs_per_step, TokenId* chosen) {
   extern __shared__ Candidate candidates[];  // [kMaxCandidates]
   __shared__ TokenChoice choice;
   __shared__ int scratch[kWarps];
   __shared__ uint32_t best_keys[kWarps];
   __shared__ Found found;
-  const int thread = int(threadIdx.x);
-  const StepInput step = *input;
+  const int thread = int(threadIdx.x), row = int(blockIdx.x);
+  const StepInput input = step == nullptr ? StepInput{} : *step;
   if (thread < int(sizeof choice / sizeof(uint32_t))) {
     reinterpret_cast<uint32_t*>(&choice)[thread] =
-        reinterpret_cast<const uint32_t*>(choice_in_memory)[thread];
+        reinterpret_cast<const uint32_t*>(choices + row)[thread];
   }
   __syncthreads();
 
-  const Logits all(logits, choice);
+  const Logits all(logits + row * row_stride, choice);
   float best = -INFINITY, zero = 0;
   int best_id = -1;
   all.for_each(
@@ -336,14 +339,32 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (thread == 0) {
       const double draw =
-          uniform_draw(choice.seed, choice.draw_at_zero + uint64_t(uint32_t(step.pos)));
+          uniform_draw(choice.seed, choice.draw_at_zero + uint64_t(uint32_t(input.pos)));
       id = id_of(candidates[draw_rank(weights, tempered, k, choice, draw)]);
     }
   }
-  if (thread == 0) {
-    chosen[step.pos % 2] = id;
-    *input = {{max(id, 0)}, step.pos + 1, epoch_after(step.epoch, epochs_per_step)};
+  if (thread > 0) return;
+  if (step == nullptr) {
+    chosen[row] = id;
+  } else {
+    chosen[input.pos % 2] = id;
+    *step = {{max(id, 0)}, input.pos + 1, epoch_after(input.epoch, epochs_per_step)};
   }
+}
+
+void launch_choice(cudaStream_t stream, int64_t n_rows, const float* logits, int64_t row_stride,
+                   const TokenChoice* choices, StepInput* step, uint32_t epochs_per_step,
+                   TokenId* chosen) {
+  // The largest carve-out, as the step before it has: changing it takes time.
+  MINFER_CUDA_CHECK(cudaFuncSetAttribute(choose_token_kernel,
+                                         cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared));
+  MINFER_CUDA_CHECK(cudaFuncSetAttribute(
+      choose_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  // Not by launch(), which uses PDL: the kernel in front may be a cooperative one.
+  choose_token_kernel<<<unsigned(n_rows), kThreads, kSharedBytes, stream>>>(
+      logits, row_stride, choices, step, epochs_per_step, chosen);
+  MINFER_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
@@ -357,8 +378,9 @@ std::optional<TokenChoice> token_choice(const DecodeSampling& sampling, int64_t 
                     : sampling.top_k == 0     ? n
                                               : std::min(n, sampling.top_k);
   if (k > kMaxTopK) return std::nullopt;
-  TokenChoice choice{.seed = sampling.seed,
-                     .draw_at_zero = sampling.first_draw - uint64_t(pos),
+  const bool draws = sampling.temperature != 0;
+  TokenChoice choice{.seed = draws ? sampling.seed : 0,
+                     .draw_at_zero = draws ? sampling.first_draw - uint64_t(pos) : 0,
                      .temperature = sampling.temperature,
                      .top_p = sampling.top_p,
                      .min_p = sampling.min_p,
@@ -372,16 +394,29 @@ std::optional<TokenChoice> token_choice(const DecodeSampling& sampling, int64_t 
 
 void choose_token(cudaStream_t stream, const float* logits, const TokenChoice* choice,
                   StepInput* input, uint32_t epochs_per_step, TokenId* chosen) {
-  // The largest carve-out, as the step before it has: changing it takes time.
-  MINFER_CUDA_CHECK(cudaFuncSetAttribute(choose_token_kernel,
-                                         cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         cudaSharedmemCarveoutMaxShared));
-  MINFER_CUDA_CHECK(cudaFuncSetAttribute(
-      choose_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  // Not by launch(), which uses PDL: the kernel in front may be a cooperative one.
-  choose_token_kernel<<<1, kThreads, kSharedBytes, stream>>>(logits, choice, input, epochs_per_step,
-                                                             chosen);
-  MINFER_CUDA_CHECK(cudaGetLastError());
+  launch_choice(stream, 1, logits, 0, choice, input, epochs_per_step, chosen);
+}
+
+void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choices,
+                   TokenId* chosen) {
+  const int64_t n_rows = logits.shape[0], vocab_size = logits.shape[1];
+  MINFER_CHECK(vocab_size % 4 == 0, "rows of ", vocab_size, " logits");
+  launch_choice(stream, n_rows, logits.as<const float>(), vocab_size, choices, nullptr, 0, chosen);
+}
+
+ChoicesOnCard::ChoicesOnCard(int64_t n)
+    : host_(static_cast<size_t>(n)),
+      card_(allocate_device(DType::U8, {n * int64_t{sizeof(TokenChoice)}})) {
+  std::fill_n(host_.data(), n, TokenChoice{});  // which no choice is
+}
+
+void ChoicesOnCard::set(cudaStream_t stream, std::span<const TokenChoice> choices) {
+  MINFER_CHECK(choices.size() <= host_.size(), choices.size(), " choices, there is room for ",
+               host_.size());
+  if (std::ranges::equal(choices, std::span(host_.data(), choices.size()))) return;
+  std::ranges::copy(choices, host_.data());
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(card_.view().data, host_.data(), choices.size_bytes(),
+                                    cudaMemcpyHostToDevice, stream));
 }
 
 }  // namespace minfer::cuda

@@ -3,8 +3,10 @@
 #include <cuda_runtime.h>
 
 #include <optional>
+#include <span>
 
 #include "kernels/base/tensor.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/step_input.h"
 #include "kernels/decode_plan.h"
 
@@ -20,11 +22,13 @@ struct TokenChoice {
   int32_t top_k;  // 1 to kMaxTopK
   int32_t n_tokens, n_banned;
   TokenId banned[kMaxBanned];
+
+  bool operator==(const TokenChoice&) const = default;
 };
 
-// The choice for a run whose first token is evaluated at `pos`. Null if the kernel cannot compute
-// it: it takes at most vocab_size logits, 1 to kMaxTopK candidates, and at most kMaxBanned banned
-// tokens, not all of them.
+// The choice for a run whose first token is evaluated at `pos`; greedy ones are all alike. Null if
+// the kernel cannot compute it: it takes at most vocab_size logits, 1 to kMaxTopK candidates, and
+// at most kMaxBanned banned tokens, not all of them.
 std::optional<TokenChoice> token_choice(const DecodeSampling& sampling, int64_t vocab_size,
                                         int64_t pos);
 
@@ -39,5 +43,25 @@ __host__ __device__ inline uint32_t epoch_after(uint32_t epoch, uint32_t n) {
 // evaluates it. If a logit is not finite, chosen is -1 and that input has token 0.
 void choose_token(cudaStream_t stream, const float* logits, const TokenChoice* choice,
                   StepInput* input, uint32_t epochs_per_step, TokenId* chosen);
+
+// Chooses the token behind each row of `logits` [n_rows, vocab_size] F32, as choices[row] for
+// position 0 says; vocab_size is a multiple of 4. Writes them to chosen[n_rows], in pinned host
+// memory: -1 where a logit of the row is not finite.
+void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choices, TokenId* chosen);
+
+// Room for n TokenChoices in device memory.
+class ChoicesOnCard {
+ public:
+  explicit ChoicesOnCard(int64_t n);
+
+  // Copies the first ones in stream order, unless they are there; no kernel that reads them is in
+  // flight.
+  void set(cudaStream_t stream, std::span<const TokenChoice> choices);
+  const TokenChoice* data() const { return static_cast<const TokenChoice*>(card_.view().data); }
+
+ private:
+  PinnedArray<TokenChoice> host_;
+  DeviceTensor card_;
+};
 
 }  // namespace minfer::cuda

@@ -117,6 +117,49 @@ TEST(CudaChooseToken, AgreesWithTheSampler) {
   }
 }
 
+// Rows at once, with a choice for each: as alone, whatever stands beside it; behind a row that is
+// not finite there is no token.
+TEST(CudaChooseToken, ChoosesBehindEachRow) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kBad = 4;
+  for (const int64_t n : {4, 1000, 32000, 152064}) {
+    for (const int64_t n_rows : {1, 2, 8}) {
+      HostTensor logits(DType::F32, {n_rows, n});
+      for (int64_t row = 0; row < n_rows; ++row) {
+        const HostTensor its = logits_of(kKinds[row], n, uint64_t(row));
+        std::memcpy(logits.view().rows(row, 1).data, its.view().data, size_t(its.view().n_bytes()));
+      }
+      if (n_rows > kBad) logits.as<float>()[kBad * n + n / 2] = std::nanf("");
+      const DeviceTensor on_card = to_device(logits);
+      std::vector<DecodeSampling> samplings;
+      std::vector<cuda::TokenChoice> choices;
+      for (int64_t row = 0; row < n_rows; ++row) {
+        samplings.push_back({.temperature = row % 3 == 0 ? 0.0f : 0.5f * float(row),
+                             .top_k = 40 + row,
+                             .top_p = 0.9f,
+                             .seed = 5,
+                             .first_draw = uint64_t(7 * row),
+                             .n_tokens = n - 1,
+                             .banned = {TokenId(row % 3)}});
+        choices.push_back(cuda::token_choice(samplings.back(), n, 0).value());
+      }
+      cuda::ChoicesOnCard choices_on_card(n_rows);
+      choices_on_card.set(nullptr, choices);
+      cuda::PinnedArray<TokenId> chosen(size_t(n_rows) + 1);
+      std::fill_n(chosen.data(), n_rows + 1, -77);
+      cuda::choose_tokens(nullptr, on_card, choices_on_card.data(), chosen.data());
+      MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+      for (int64_t row = 0; row < n_rows; ++row) {
+        const DeviceTensor alone = to_device(logits.view().rows(row, 1).reshaped({n}));
+        EXPECT_EQ(chosen.data()[row], chosen_on_card(alone, samplings[size_t(row)], 41))
+            << "row " << row << " of " << n_rows << " of " << n;
+        EXPECT_EQ(chosen.data()[row] < 0, row == kBad);
+      }
+      EXPECT_EQ(chosen.data()[n_rows], -77);
+    }
+  }
+}
+
 TEST(CudaChooseToken, SaysWhereALogitIsNotFinite) {
   MINFER_NEEDS_CUDA();
   for (const int64_t n : {1, 31, 32000, 152064}) {

@@ -18,12 +18,12 @@ DecodeRows::DecodeRows(cudaStream_t stream, DType compute_type, const DecodeMode
       logits_(allocate_device(DType::F32, {kMaxGemvTokens, model.output->out_dim})),
       two_tokens_(std::move(two_tokens)) {}
 
-void DecodeRows::check(std::span<const DecodeRow> rows, int64_t rows_of_sequence) const {
+void DecodeRows::check(Kind kind, std::span<const DecodeRow> rows) const {
   const int64_t n = std::ssize(rows);
   MINFER_CHECK(n >= 1 && n <= max_rows(), "a step of ", n, " rows");
   for (int64_t i = 0; i < n; ++i) {
     const DecodeRow& row = rows[size_t(i)];
-    const int64_t of_sequence = i % rows_of_sequence;
+    const int64_t of_sequence = i % rows_of_sequence(kind, n);
     MINFER_CHECK(row.pos >= 0 && row.pos < model_.max_seq_len &&
                      pages_for(row.pos + 1) <= std::ssize(row.pages) &&
                      std::ssize(row.pages) <= table_pages_ &&
@@ -33,14 +33,59 @@ void DecodeRows::check(std::span<const DecodeRow> rows, int64_t rows_of_sequence
   }
 }
 
-std::span<const float> DecodeRows::step_of_sequence(std::span<const DecodeRow> rows) {
-  if (rows.size() != 2 || !two_tokens_) return run(rows, std::ssize(rows));
-  check(rows, 2);
-  return two_tokens_->run(rows);
+std::span<const float> DecodeRows::step(std::span<const DecodeRow> rows) {
+  run(Kind::LogitsOfSequences, rows);
+  return host_logits(rows.size());
 }
 
-std::span<const float> DecodeRows::run(std::span<const DecodeRow> rows, int64_t rows_of_sequence) {
-  check(rows, rows_of_sequence);
+std::span<const float> DecodeRows::step_of_sequence(std::span<const DecodeRow> rows) {
+  if (are_two(rows)) {
+    check(Kind::LogitsOfOne, rows);
+    return two_tokens_->run(rows);
+  }
+  run(Kind::LogitsOfOne, rows);
+  return host_logits(rows.size());
+}
+
+bool DecodeRows::add_choice(std::vector<TokenChoice>& choices,
+                            const DecodeSampling& sampling) const {
+  const int64_t vocab_size = model_.output->out_dim;
+  const std::optional<TokenChoice> choice = token_choice(sampling, vocab_size, 0);
+  if (choice) choices.push_back(*choice);
+  return choice && vocab_size % 4 == 0;
+}
+
+std::span<const TokenId> DecodeRows::choose(std::span<const DecodeRow> rows,
+                                            std::span<const DecodeSampling> samplings) {
+  MINFER_CHECK(rows.size() == samplings.size(), rows.size(), " rows, ", samplings.size(),
+               " samplings");
+  std::vector<TokenChoice> choices;
+  for (const DecodeSampling& sampling : samplings) {
+    if (!add_choice(choices, sampling)) return {};
+  }
+  choices_.set(stream_, choices);
+  run(Kind::TokensOfSequences, rows);
+  return {chosen_.data(), rows.size()};
+}
+
+std::span<const TokenId> DecodeRows::choose_of_sequence(std::span<const DecodeRow> rows,
+                                                        const DecodeSampling& sampling) {
+  std::vector<TokenChoice> choices;
+  DecodeSampling of_row = sampling;
+  for (; choices.size() < rows.size(); ++of_row.first_draw) {
+    if (!add_choice(choices, of_row)) return {};
+  }
+  if (are_two(rows)) {
+    check(Kind::TokensOfOne, rows);
+    return two_tokens_->choose(rows, choices);
+  }
+  choices_.set(stream_, choices);
+  run(Kind::TokensOfOne, rows);
+  return {chosen_.data(), rows.size()};
+}
+
+void DecodeRows::run(Kind kind, std::span<const DecodeRow> rows) {
+  check(kind, rows);
   const int64_t n = std::ssize(rows);
   int32_t* const tokens = host_input_.data();
   int32_t* const positions = tokens + n;
@@ -49,30 +94,33 @@ std::span<const float> DecodeRows::run(std::span<const DecodeRow> rows, int64_t 
     const DecodeRow& row = rows[size_t(i)];
     tokens[i] = row.token;
     positions[i] = narrow<int32_t>(row.pos);
-    if (i % rows_of_sequence > 0) continue;
+    if (i % rows_of_sequence(kind, n) > 0) continue;
     std::ranges::copy(row.pages, table);
     table += table_pages_;
   }
-  GraphExec& graph = (rows_of_sequence == 1 ? graphs_ : graphs_of_sequence_)[size_t(n)];
-  if (!graph) graph = captured(n, rows_of_sequence);
+  GraphExec& graph = graphs_[size_t(kind)][size_t(n)];
+  if (!graph) graph = captured(kind, n);
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  return {host_logits_.data(), static_cast<size_t>(n * model_.output->out_dim)};
 }
 
-GraphExec DecodeRows::captured(int64_t n, int64_t rows_of_sequence) {
+GraphExec DecodeRows::captured(Kind kind, int64_t n) {
   const auto* const input = static_cast<const int32_t*>(input_.view().data);
-  const StepRows rows{input, input + n, input + 2 * n, rows_of_sequence};
+  const StepRows rows{input, input + n, input + 2 * n, rows_of_sequence(kind, n)};
   const Tensor x = x_.view().rows(0, n), logits = logits_.view().rows(0, n);
-  const auto n_words = static_cast<size_t>(n_input_words(n, n / rows_of_sequence));
+  const auto n_words = static_cast<size_t>(n_input_words(n, n / rows.of_sequence));
   return capture_graph(stream_, [&] {
     MINFER_CUDA_CHECK(cudaMemcpyAsync(input_.view().data, host_input_.data(),
                                       n_words * sizeof(int32_t), cudaMemcpyHostToDevice, stream_));
     gather_rows(stream_, x, *model_.embedding, rows.tokens);
     layers_.launch(x, logits, rows);
-    MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits.data,
-                                      static_cast<size_t>(logits.n_bytes()), cudaMemcpyDeviceToHost,
-                                      stream_));
+    if (kind == Kind::TokensOfSequences || kind == Kind::TokensOfOne) {
+      choose_tokens(stream_, logits, choices_.data(), chosen_.data());
+    } else {
+      MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits.data,
+                                        static_cast<size_t>(logits.n_bytes()),
+                                        cudaMemcpyDeviceToHost, stream_));
+    }
   });
 }
 

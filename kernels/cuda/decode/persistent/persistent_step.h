@@ -41,7 +41,7 @@ class PersistentStep final : public CapturedStep {
     // Whether stages of a model of floats have several rows, where these are short.
     bool has_several_rows = true;
     // Tokens of a step: rows of one sequence at consecutive positions. Two only for plain blocks
-    // of codes, and a step that ends with its logits.
+    // of codes, and not for a run of steps.
     int n_tokens = 1;
   };
 

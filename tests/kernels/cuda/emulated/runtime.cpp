@@ -161,9 +161,12 @@ DeviceTensor allocate_device(DType dtype, const Shape& shape) {
   return {{std::aligned_alloc(256, (n_bytes / 256 + 1) * 256), dtype, shape}, std::free};
 }
 
-// Steps that feed themselves are not emulated.
+// The choice of tokens is not emulated.
 std::optional<TokenChoice> token_choice(const DecodeSampling&, int64_t, int64_t) { return {}; }
 void choose_token(cudaStream_t, const float*, const TokenChoice*, StepInput*, uint32_t, TokenId*) {}
+void choose_tokens(cudaStream_t, Tensor, const TokenChoice*, TokenId*) {}
+ChoicesOnCard::ChoicesOnCard(int64_t) : host_(1) {}
+void ChoicesOnCard::set(cudaStream_t, std::span<const TokenChoice>) {}
 
 CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
                      int box_row_bytes) {
