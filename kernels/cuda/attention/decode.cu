@@ -143,7 +143,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
   const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n),
                   narrow<unsigned>(n_sequences));
   const auto run_kind = [&]<int kD, bool kU8, bool kAligned, bool kMasked>() {
-    const int n_bytes = ring_bytes(kernels_are_of_sm90());
+    const int n_bytes = ring_bytes(kernels_are_of_sm90(), kMasked);
     const auto kernel = decode_kernel<kD, kU8, kAligned, kMasked>;
     MINFER_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));

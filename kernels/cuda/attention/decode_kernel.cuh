@@ -79,7 +79,7 @@ constexpr int kMostNewRows = int{kMaxGemvTokens};
 template <int kD, bool kU8, bool kAligned, bool kMasked>
 __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const DecodeArgs a) {
   using Tile = DecodeTile<kD, kU8, kMasked>;
-  using Ring = CacheRing<kD, kU8, kAligned>;
+  using Ring = CacheRing<kD, kU8, kAligned, kMasked>;
   constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
   constexpr int kNewRows = kMasked ? kMostNewRows : 1;
   constexpr int kRows = (kMostHeads + 2 * kNewRows + kWarps - 1) / kWarps;  // of q, k, v of a warp
