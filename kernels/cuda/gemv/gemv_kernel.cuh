@@ -203,8 +203,10 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
       ptx::wait_for_predecessor();
       ptx::let_successor_begin();
       if (warp == kGemvWarps - 1) find_experts(experts, p);
-      stage_normed<T, kPacked>(staged, partials, row_of_x<kExperts>(p), p,
-                               [] { ptx::copy_async_wait<0>(); });
+      const void* const x = row_of_x<kExperts>(p);
+      const Eight first = first_columns(x, p);
+      ptx::copy_async_wait<0>();
+      stage_normed<T, kPacked>(staged, partials, first, x, p);
     } else {
       ptx::let_successor_begin();
       if (warp == 0) find_experts(experts, p);
@@ -229,16 +231,17 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   fill(0, p.early_stages);
   if (!kExperts || !p.pairs) {
     ptx::wait_for_predecessor();
-    if (kExperts || p.norm == InputNorm::None) {
-      stage_copied<T, kPacked>(staged, row_of_x<kExperts>(p), p);
-      fill(p.early_stages, p.n_stages);
-      wait_for_copies(p.n_stages - p.early_stages);
+    // The input is asked for in front of the rest of the ring.
+    const bool has_norm = !kExperts && p.norm != InputNorm::None;
+    Eight first;
+    if (has_norm) {
+      first = first_columns(p.x, p);
     } else {
-      stage_normed<T, kPacked>(staged, partials, p.x, p, [&] {
-        fill(p.early_stages, p.n_stages);
-        wait_for_copies(p.n_stages);
-      });
+      stage_copied<T, kPacked>(staged, row_of_x<kExperts>(p), p);
     }
+    fill(p.early_stages, p.n_stages);
+    wait_for_copies(has_norm ? p.n_stages : p.n_stages - p.early_stages);
+    if (has_norm) stage_normed<T, kPacked>(staged, partials, first, p.x, p);
     __syncthreads();
   }
   if constexpr (kPacked) {

@@ -178,25 +178,34 @@ __device__ inline Eight staged_eight(const T* row, int k) {
   return v;
 }
 
+// The row of x in F32 whose columns a thread stages behind a norm; the first one if it has none.
+__device__ inline const float* row_of_slice(const void* x, const InputSlice& slice,
+                                            const GemvParams& p) {
+  const int token = slice.token < p.n_tokens ? slice.token : 0;
+  return static_cast<const float*>(x) + int64_t{token} * p.in_dim;
+}
+
+// What stage_normed() reads first, to be asked for ahead, after wait_for_predecessor().
+__device__ inline Eight first_columns(const void* x, const GemvParams& p) {
+  const InputSlice slice(p);
+  return load_eight(row_of_slice(x, slice, p), slice.begin, p.in_dim);
+}
+
 // staged[token] = norm(x[token]), rounded to T, of x in F32, with zeros up to x_columns. Called
-// after wait_for_predecessor(); a barrier must follow. scratch holds 32 floats. Every thread of the
-// block calls it.
-//   behind_load  called when the first columns have been asked for; the weights that
-//                stage_norm_weights() copies must have arrived when it returns
-template <typename T, bool kPacked, typename F>
-__device__ inline void stage_normed(T* staged, float* scratch, const void* x, const GemvParams& p,
-                                    F&& behind_load) {
+// when the thread's copies by stage_norm_weights() have arrived; a barrier must follow. scratch
+// holds 32 floats. Every thread of the block calls it.
+//   first  first_columns()
+template <typename T, bool kPacked>
+__device__ inline void stage_normed(T* staged, float* scratch, const Eight& first, const void* x,
+                                    const GemvParams& p) {
   const InputSlice slice(p);
   const int n_warps = p.warps_per_token, n = p.in_dim;
-  const bool has_token = slice.token < p.n_tokens;
-  const float* const from = static_cast<const float*>(x) + int64_t{has_token ? slice.token : 0} * n;
-  const Eight held = load_eight(from, slice.begin, n);
-  behind_load();
+  const float* const from = row_of_slice(x, slice, p);
   // Calls f(eight columns of x, first column) for all columns of the thread, and maybe for eight
   // past the end. It is short, since code that runs once takes its time: to ask for two pieces at
   // once made one token of gpt-oss 5 % slower, and more tokens no faster.
   const auto for_each = [&](auto&& f) {
-    f(held, slice.begin);
+    f(first, slice.begin);
 #pragma unroll 1
     for (int k = slice.begin + slice.step; k < p.x_columns; k += slice.step) {
       f(load_eight(from, k, n), k);
@@ -223,7 +232,7 @@ __device__ inline void stage_normed(T* staged, float* scratch, const void* x, co
   });
   sum_sq = token_sum(sum_sq, scratch + kGemvWarps, slice.token * n_warps, n_warps);
   const float scale = rsqrtf(sum_sq / float(n) + p.eps);
-  if (!has_token) return;
+  if (slice.token >= p.n_tokens) return;
 
   T* const to = staged + slice.token * p.x_stride;
   const T* const bias = static_cast<const T*>(p.norm_bias);
