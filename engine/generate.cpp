@@ -40,9 +40,11 @@ class Generation {
         return StopReason::Interrupted;
       }
       const TokenId id = next_token();
+      if (!is_first) text_.result().decode_seconds = since_first_.seconds();
       if (const std::optional<StopReason> end = text_.accept(id, next_.logits)) return *end;
       const int64_t pos = drafts_ ? drafts_->pos() : session_.pos();
       if (pos == session_.max_seq_len()) return StopReason::Context;
+      if (is_first) since_first_ = Stopwatch();
       if (is_first && !drafts_) run_ = start_run(id);
       if (!run_) decode(id);
     }
@@ -51,7 +53,6 @@ class Generation {
   TokenId next_token() {
     if (!run_) return next_.chosen ? *next_.chosen : text_.choose(next_.logits);
     const TokenId id = run_->next();
-    text_.result().decode_seconds = since_run_.seconds();
     ++text_.result().decode_steps;
     return id;
   }
@@ -62,12 +63,10 @@ class Generation {
     if (!sampling) return std::nullopt;
     int64_t n_steps = session_.max_seq_len() - session_.pos();
     if (options_.n_predict > 0) n_steps = std::min(n_steps, options_.n_predict - 1);
-    since_run_ = Stopwatch();
     return session_.run_from(first, n_steps, *sampling);
   }
 
   void decode(TokenId id) {
-    const Stopwatch since_step;
     GenerateResult& result = text_.result();
     if (drafts_) {
       // The last token needs no logits behind it.
@@ -81,7 +80,6 @@ class Generation {
       next_.logits = session_.eval({&id, 1});
       ++result.decode_steps;
     }
-    result.decode_seconds += since_step.seconds();
   }
 
   Session& session_;
@@ -90,7 +88,7 @@ class Generation {
   DraftDecoder::NextToken next_;  // behind the last token; unused while a run goes on
   std::optional<Session::TokenRun> run_;
   std::optional<DraftDecoder> drafts_;
-  Stopwatch since_run_;
+  Stopwatch since_first_;  // token of the text
 };
 
 }  // namespace

@@ -43,8 +43,8 @@ struct GenerateResult {
   int64_t prompt_tokens = 0;
   int64_t reused_tokens = 0;  // prompt tokens that the KV cache already held
   double prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
-  // Forward passes that decode_seconds covers. If the backend chooses the tokens, decode_seconds
-  // also includes what the caller does with each token while the next one is computed.
+  // Forward passes that decode_seconds covers: from the first token to the last, with their choice
+  // and with what the caller does with each. Of texts side by side, passes and choices alone.
   int64_t decode_steps = 0;
   int64_t drafted_tokens = 0, accepted_tokens = 0;  // with `drafts`
 

@@ -71,7 +71,9 @@ class ManyTexts {
           t.sequence, std::span(t.prompt).subspan(static_cast<size_t>(n_cached)));
       t.generation.result().prefill_seconds = since_start.seconds();
       t.generation.result().reused_tokens = n_cached;
-      is_over = take_from(t, executor_.fetch(logits));
+      const auto on_host = executor_.fetch(logits);
+      is_over = t.options.n_predict == 0 ? report(t, StopReason::Length)
+                                         : take(t, t.generation.choose(on_host), on_host);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Numeric) throw;
       many_.on_error(t.request, error);
@@ -120,14 +122,19 @@ class ManyTexts {
       if (error.kind() != ErrorKind::Numeric) throw;
       return step_one_by_one(texts, error);
     }
-    const double seconds = since_step.seconds();
     const auto width = static_cast<size_t>(executor_.model().spec.vocab_size);
+    const auto logits_of = [&](size_t i) {
+      return logits.empty() ? logits : logits.subspan(i * width, width);
+    };
+    std::vector<TokenId> ids(chosen.begin(), chosen.end());
+    for (size_t i = ids.size(); i < texts.size(); ++i) {
+      ids.push_back(texts[i]->generation.choose(logits_of(i)));
+    }
+    const double seconds = since_step.seconds();
     for (size_t i = 0; i < texts.size(); ++i) {
       texts[i]->generation.result().decode_seconds += seconds;
       ++texts[i]->generation.result().decode_steps;
-      const bool is_over = chosen.empty() ? take_from(*texts[i], logits.subspan(i * width, width))
-                                          : take(*texts[i], chosen[i], {});
-      if (is_over) texts[i] = nullptr;
+      if (take(*texts[i], ids[i], logits_of(i))) texts[i] = nullptr;
     }
   }
 
@@ -153,13 +160,8 @@ class ManyTexts {
     texts[0] = nullptr;
   }
 
-  // Chooses a text's next token from the logits of the one before; true where the text is over.
-  bool take_from(Text& text, std::span<const float> logits) {
-    if (text.options.n_predict == 0) return report(text, StopReason::Length);
-    return take(text, text.generation.choose(logits), logits);
-  }
-
   // Takes the token that was chosen; the logits are read where log-probabilities are asked for.
+  // True where the text is over.
   bool take(Text& text, TokenId id, std::span<const float> logits) {
     text.last = id;
     if (const auto end = text.generation.accept(text.last, logits)) return report(text, *end);

@@ -9,6 +9,7 @@
 #include "models/synthetic.h"
 #include "tests/engine/toy_tokenizer.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/half_backend.h"
 #include "tests/support/specs.h"
 #include "tests/support/tensors.h"
 
@@ -176,6 +177,94 @@ TEST_P(GenerateManyTest, AnInterruptEndsWhatIsUnderWay) {
   EXPECT_GE(
       std::ranges::count(ends, StopReason::Interrupted, [](const auto& end) { return end.second; }),
       1);
+}
+
+// A step behind whose every token the next higher id follows, by the logits and by the plan's own
+// choice. Of texts behind a prompt of two tokens, the token behind position p has draw p - 1.
+struct CountingPlan final : RowsPlan {
+  explicit CountingPlan(int64_t& n_chosen) : n_chosen_(n_chosen) {}
+  int64_t max_rows() const override { return 4; }
+  std::span<const float> step(std::span<const DecodeRow> rows) override {
+    logits_.assign(rows.size() * kVocabSize, 0.0f);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      logits_[i * kVocabSize + size_t(rows[i].token + 1) % kVocabSize] = 100;
+    }
+    return logits_;
+  }
+  std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) override {
+    return step(rows);
+  }
+  std::span<const TokenId> choose(std::span<const DecodeRow> rows,
+                                  std::span<const DecodeSampling> samplings) override {
+    EXPECT_EQ(samplings.size(), rows.size());
+    chosen_.clear();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(int64_t(samplings[i].first_draw), rows[i].pos - 1);
+      chosen_.push_back((rows[i].token + 1) % kVocabSize);
+    }
+    n_chosen_ += std::ssize(rows);
+    return chosen_;
+  }
+  std::span<const TokenId> choose_of_sequence(std::span<const DecodeRow> rows,
+                                              const DecodeSampling& sampling) override {
+    return choose(rows, {&sampling, 1});
+  }
+  int64_t& n_chosen_;
+  std::vector<float> logits_;
+  std::vector<TokenId> chosen_;
+};
+struct CountingBackend final : HalfBackend {
+  CountingBackend() : HalfBackend(DType::F16) {}
+  std::unique_ptr<RowsPlan> plan_rows(const DecodeModel&) override {
+    return std::make_unique<CountingPlan>(n_chosen);
+  }
+  int64_t n_chosen = 0;
+};
+
+// All of five texts, unless one of them needs its logits: then the host chooses for those beside
+// it.
+TEST(GenerateMany, TakesTheTokensThatTheBackendChooses) {
+  CountingBackend backend;
+  const ModelSpec spec = llama_spec({.dim = 32,
+                                     .ffn_dim = 32,
+                                     .n_heads = 2,
+                                     .n_kv_heads = 2,
+                                     .head_dim = 16,
+                                     .vocab_size = kVocabSize,
+                                     .trained_seq_len = 100});
+  Model model = make_synthetic_model(spec, DType::F16, backend, 1);
+  std::vector<std::string> pieces;
+  for (int64_t id = 0; id < kVocabSize; ++id) pieces.push_back(cat(id, ' '));
+  model.tokenizer = std::make_unique<ToyTokenizer>(std::move(pieces));
+  const auto n_chosen = [&](size_t with_logprobs) {
+    backend.n_chosen = 0;
+    Executor executor(model, backend, {.n_sequences = 3});
+    size_t n_asked = 0, n_ended = 0;
+    const auto next = [&]() -> std::optional<GenerateRequest> {
+      if (n_asked == 5) return std::nullopt;
+      GenerateRequest request{.prompt = {3, 4}, .options = {}};
+      request.options.n_predict = int64_t(10 + n_asked);
+      request.options.ignore_eos = true;
+      request.options.n_logprobs = n_asked++ == with_logprobs ? 1 : 0;
+      return request;
+    };
+    const auto on_result = [&](size_t i, const GenerateResult& result) {
+      ++n_ended;
+      ASSERT_EQ(result.tokens.size(), 10 + i);
+      EXPECT_EQ(result.steps.size(), i == with_logprobs ? 10 + i : 0);
+      EXPECT_EQ(result.decode_steps, int64_t(9 + i));
+      EXPECT_GT(result.decode_seconds, 0);
+      for (size_t t = 1; t < result.tokens.size(); ++t) {
+        EXPECT_EQ(result.tokens[t], (result.tokens[t - 1] + 1) % kVocabSize) << i << ' ' << t;
+      }
+    };
+    generate_many(executor,
+                  {.n_parallel = 3, .next = next, .on_result = on_result, .on_error = {}});
+    EXPECT_EQ(n_ended, 5u);
+    return backend.n_chosen;
+  };
+  EXPECT_EQ(n_chosen(5), 9 + 10 + 11 + 12 + 13);
+  EXPECT_EQ(n_chosen(4), 9 + 10 + 11);  // from where the last one begins on, the host chooses
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GenerateManyTest,

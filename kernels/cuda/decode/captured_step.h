@@ -103,7 +103,7 @@ class CapturedStep {
   PinnedArray<float> host_logits_;
   ChoicesOnCard choices_{kMostStepTokens};
   // Tokens chosen at even and at odd positions of a run, or behind each of a step's own.
-  PinnedArray<TokenId> chosen_{std::max(2, kMostStepTokens)};
+  PinnedArray<TokenId> chosen_{std::max<size_t>(2, kMostStepTokens)};
   PinnedArray<int32_t> host_pages_;
   PinnedArray<int> failed_peer_{1};
   size_t n_pages_ = 0;         // entries of host_pages_ in use
