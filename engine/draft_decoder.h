@@ -18,7 +18,7 @@ constexpr int64_t kMostDraftTokens = 15;
 int64_t most_draft_tokens(const Backend& backend);
 
 // Decodes a text of one session with drafts: each pass evaluates a token and the draft of those
-// behind it. Logits of a draft that turns out wrong are dropped, so the text is that of a decode
+// behind it. What comes of a draft that turns out wrong is dropped, so the text is that of a decode
 // token by token where the backend gives a row the same bits whatever rows stand beside it. That is
 // so on the CPU. On a card, a pass of several rows runs other kernels than a pass of one, whose
 // logits differ by their rounding: a text may then go another way where two tokens are as good as

@@ -408,7 +408,7 @@ RowsPlan* Executor::rows_plan_for(int64_t n_rows) {
   return plan != nullptr && n_rows <= plan->max_rows() ? plan : nullptr;
 }
 
-std::vector<DecodeRow> Executor::rows_of(std::span<const SequenceTokens> parts) const {
+std::vector<DecodeRow> Executor::reserve_rows(std::span<const SequenceTokens> parts) const {
   std::vector<DecodeRow> rows;
   for (const SequenceTokens& part : parts) {
     const int64_t n_tokens = std::ssize(part.tokens);
@@ -425,7 +425,7 @@ std::vector<DecodeRow> Executor::rows_of(std::span<const SequenceTokens> parts) 
 }
 
 std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
-  const std::vector<DecodeRow> rows = rows_of(parts);
+  const std::vector<DecodeRow> rows = reserve_rows(parts);
   std::span<const float> logits;
   if (rows.size() == 1 && decode_plan() != nullptr) {
     logits = state_->plan->step(rows.front());
@@ -445,7 +445,7 @@ std::span<const TokenId> Executor::choose(std::span<const SequenceTokens> parts,
                                           std::span<const DecodeSampling> samplings) {
   MINFER_CHECK(parts.size() == samplings.size(), parts.size(), " parts, ", samplings.size(),
                " samplings");
-  const std::vector<DecodeRow> rows = rows_of(parts);
+  const std::vector<DecodeRow> rows = reserve_rows(parts);
   std::span<const TokenId> chosen;
   if (rows.size() == 1 && decode_plan() != nullptr) {
     if (const auto run = state_->plan->start(rows.front(), 1, samplings.front())) {

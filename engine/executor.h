@@ -129,7 +129,7 @@ class Executor {
   RowsPlan* rows_plan();                    // as decode_plan()
   RowsPlan* rows_plan_for(int64_t n_rows);  // null if they are too many for it, too
   // What a step evaluates of such parts as decode() takes; pages are reserved.
-  std::vector<DecodeRow> rows_of(std::span<const SequenceTokens> parts) const;
+  std::vector<DecodeRow> reserve_rows(std::span<const SequenceTokens> parts) const;
   // `row` of all rows of the parts is the first whose logits are not finite.
   [[noreturn]] void throw_non_finite(std::span<const SequenceTokens> parts, int64_t row);
 

@@ -42,10 +42,10 @@ struct GenerateResult {
   StopReason stop_reason = StopReason::Length;
   int64_t prompt_tokens = 0;
   int64_t reused_tokens = 0;  // prompt tokens that the KV cache already held
+  // decode_seconds: from the first token to the last, with what the caller does with each; of texts
+  // side by side, the passes and choices of their steps alone.
   double prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
-  // Forward passes that decode_seconds covers: from the first token to the last, with their choice
-  // and with what the caller does with each. Of texts side by side, passes and choices alone.
-  int64_t decode_steps = 0;
+  int64_t decode_steps = 0;                         // forward passes in that time
   int64_t drafted_tokens = 0, accepted_tokens = 0;  // with `drafts`
 
   int64_t evaluated_tokens() const { return prompt_tokens - reused_tokens; }

@@ -38,8 +38,9 @@ class TextGeneration {
   // Emits what was held back.
   GenerateResult finish(StopReason reason);
 
-  // How a decode plan would choose all tokens behind the first; none where the host has to look at
-  // logits, or the choice depends on the tokens before.
+  // How a backend would choose all tokens behind the first: token i of the text has draw i, as
+  // choose() has it, and first_draw is 1. None where the host has to look at logits, or the choice
+  // depends on the tokens before.
   std::optional<DecodeSampling> decode_sampling() const;
 
   GenerateResult& result() { return result_; }  // its times are the caller's to fill in

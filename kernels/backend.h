@@ -236,7 +236,7 @@ class Backend {
   // caches must outlive it and keep their addresses. See decode_plan.h. `models`: as each rank has
   // it, this backend's own first; no rank may be at work.
   virtual std::unique_ptr<DecodePlan> plan_decode(std::span<const DecodeModel> models);
-  // The same for the next tokens of several sequences at once.
+  // The same for the next tokens of several sequences at once, or several of one.
   virtual std::unique_ptr<RowsPlan> plan_rows(const DecodeModel& model);
 
   // Once the flag is set, work ends early by throwing Cancelled: on the CPU in the middle of an

@@ -63,6 +63,7 @@ class DecodeRun {
   // Returns the token chosen from the logits of the next step. It may be called n_steps times. It
   // returns -1 if a logit is not finite, and must not be called again after that. The caches then
   // hold the rows of all steps whose tokens it returned; rows past them mean nothing.
+  // It throws Peer if a rank waits in vain for another; the last call waits for all of them.
   virtual TokenId next() = 0;
 };
 

@@ -142,7 +142,18 @@ TEST_P(Drafts, ChangeNoTextAndNoBit) {
 
 // A step that takes 1 ms, but 50 ms when it has so many rows for the first time, as CUDA graphs
 // that must be made. Behind token 5 comes 6, then 7, 8 and 5 again.
+constexpr int64_t kVocabOfPlan = 16;
+ModelSpec small_spec() {
+  return llama_spec({.dim = 32,
+                     .ffn_dim = 32,
+                     .n_heads = 2,
+                     .n_kv_heads = 2,
+                     .head_dim = 16,
+                     .vocab_size = kVocabOfPlan,
+                     .trained_seq_len = 200});
+}
 struct SlowAtFirst final : RowsPlan {
+  explicit SlowAtFirst(int64_t& n_choices) : n_choices_(n_choices) {}
   int64_t max_rows() const override { return 8; }
   std::span<const float> step(std::span<const DecodeRow> rows) override {
     return step_of_sequence(rows);
@@ -165,21 +176,24 @@ struct SlowAtFirst final : RowsPlan {
     EXPECT_EQ(sampling.temperature, 0.5f);
     // Behind a prompt of two tokens, draw 1 is for the token behind the first one of the text.
     EXPECT_EQ(int64_t(sampling.first_draw), rows.front().pos - 1);
+    ++n_choices_;
     step_of_sequence(rows);
     chosen_.clear();
     for (const DecodeRow& row : rows) chosen_.push_back(5 + (row.token - 4) % 4);
     return chosen_;
   }
+  int64_t& n_choices_;  // passes whose tokens it has chosen
   std::array<bool, 9> has_run_{};
   std::vector<float> logits_;
   std::vector<TokenId> chosen_;
 };
 struct SlowAtFirstBackend final : HalfBackend {
   SlowAtFirstBackend() : HalfBackend(DType::F16) {}
+  int64_t n_choices = 0;
   int64_t preferred_decode_rows() const override { return 8; }
   std::optional<int64_t> free_device_bytes() const override { return 1 << 30; }
   std::unique_ptr<RowsPlan> plan_rows(const DecodeModel&) override {
-    return std::make_unique<SlowAtFirst>();
+    return std::make_unique<SlowAtFirst>(n_choices);
   }
 };
 
@@ -187,14 +201,7 @@ struct SlowAtFirstBackend final : HalfBackend {
 // steps. No pass has more rows than the step takes. Who chooses the tokens makes no difference.
 TEST(DraftDecoder, DoesNotCountTheMakingOfAStep) {
   SlowAtFirstBackend backend;
-  const ModelSpec spec = llama_spec({.dim = 32,
-                                     .ffn_dim = 32,
-                                     .n_heads = 2,
-                                     .n_kv_heads = 2,
-                                     .head_dim = 16,
-                                     .vocab_size = 16,
-                                     .trained_seq_len = 200});
-  const Model model = make_synthetic_model(spec, DType::F16, backend, 1);
+  const Model model = make_synthetic_model(small_spec(), DType::F16, backend, 1);
   EXPECT_EQ(most_draft_tokens(backend), 7);
   const DecodeSampling by_plan{.temperature = 0.5f, .first_draw = 1, .banned = {}};
   for (const auto& sampling : {std::optional<DecodeSampling>(), std::optional(by_plan)}) {
@@ -222,16 +229,9 @@ TEST(DraftDecoder, DoesNotCountTheMakingOfAStep) {
 // chooses, by logits.
 TEST(DraftDecoder, GeneratesATextThatTheBackendChooses) {
   SlowAtFirstBackend backend;
-  const ModelSpec spec = llama_spec({.dim = 32,
-                                     .ffn_dim = 32,
-                                     .n_heads = 2,
-                                     .n_kv_heads = 2,
-                                     .head_dim = 16,
-                                     .vocab_size = 16,
-                                     .trained_seq_len = 200});
-  Model model = make_synthetic_model(spec, DType::F16, backend, 1);
+  Model model = make_synthetic_model(small_spec(), DType::F16, backend, 1);
   std::vector<std::string> words;
-  for (int64_t i = 0; i < spec.vocab_size; ++i) words.push_back(cat(' ', i));
+  for (int64_t i = 0; i < kVocabOfPlan; ++i) words.push_back(cat(' ', i));
   model.tokenizer = std::make_unique<ToyTokenizer>(std::move(words));
   GenerateOptions options;
   options.n_predict = 60;
@@ -245,6 +245,7 @@ TEST(DraftDecoder, GeneratesATextThatTheBackendChooses) {
     const GenerateResult result = generate(session, Ids{1, 2}, options, nullptr);
     ASSERT_EQ(result.tokens.size(), 60u);
     EXPECT_EQ(std::ssize(result.tokens), 1 + result.decoded_tokens());
+    EXPECT_EQ(std::exchange(backend.n_choices, 0), penalty == 1 ? result.decode_steps : 0);
     if (penalty != 1) continue;
     for (size_t i = 1; i < result.tokens.size(); ++i) {
       EXPECT_EQ(result.tokens[i], 5 + (result.tokens[i - 1] - 4) % 4) << i;

@@ -124,6 +124,7 @@ TEST_F(GenerateTest, EndsWhenInterrupted) {
       generate(session, prompt, options_, [&](const GeneratedToken&) { interrupted = true; });
   EXPECT_EQ(result.text, "one");
   EXPECT_EQ(result.stop_reason, StopReason::Interrupted);
+  EXPECT_EQ(result.decode_seconds > 0, result.decode_steps > 0);
 }
 
 TEST_F(GenerateTest, StopStringsAreNeverHalfPrinted) {

@@ -407,7 +407,7 @@ void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choice
 ChoicesOnCard::ChoicesOnCard(int64_t n)
     : host_(static_cast<size_t>(n)),
       card_(allocate_device(DType::U8, {n * int64_t{sizeof(TokenChoice)}})) {
-  std::fill_n(host_.data(), n, TokenChoice{});  // which no choice is
+  std::fill_n(host_.data(), n, TokenChoice{});  // top_k 0: unlike any real choice
 }
 
 void ChoicesOnCard::set(cudaStream_t stream, std::span<const TokenChoice> choices) {

@@ -44,9 +44,9 @@ __host__ __device__ inline uint32_t epoch_after(uint32_t epoch, uint32_t n) {
 void choose_token(cudaStream_t stream, const float* logits, const TokenChoice* choice,
                   StepInput* input, uint32_t epochs_per_step, TokenId* chosen);
 
-// Chooses the token behind each row of `logits` [n_rows, vocab_size] F32, as choices[row] for
-// position 0 says; vocab_size is a multiple of 4. Writes them to chosen[n_rows], in pinned host
-// memory: -1 where a logit of the row is not finite.
+// Chooses the token behind each row of `logits` [n_rows, vocab_size] F32, as choices[row] says, of
+// token_choice(.., pos 0); vocab_size is a multiple of 4. Writes them to chosen[n_rows], in pinned
+// host memory: -1 where a logit of the row is not finite.
 void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choices, TokenId* chosen);
 
 // Room for n TokenChoices in device memory.

@@ -39,20 +39,21 @@ std::span<const float> DecodeRows::step(std::span<const DecodeRow> rows) {
 }
 
 std::span<const float> DecodeRows::step_of_sequence(std::span<const DecodeRow> rows) {
-  if (are_two(rows)) {
-    check(Kind::LogitsOfOne, rows);
+  if (takes_two_tokens(rows)) {
+    check(Kind::LogitsOfSequence, rows);
     return two_tokens_->run(rows);
   }
-  run(Kind::LogitsOfOne, rows);
+  run(Kind::LogitsOfSequence, rows);
   return host_logits(rows.size());
 }
 
 bool DecodeRows::add_choice(std::vector<TokenChoice>& choices,
                             const DecodeSampling& sampling) const {
   const int64_t vocab_size = model_.output->out_dim;
+  if (vocab_size % 4 != 0) return false;
   const std::optional<TokenChoice> choice = token_choice(sampling, vocab_size, 0);
   if (choice) choices.push_back(*choice);
-  return choice && vocab_size % 4 == 0;
+  return choice.has_value();
 }
 
 std::span<const TokenId> DecodeRows::choose(std::span<const DecodeRow> rows,
@@ -75,12 +76,12 @@ std::span<const TokenId> DecodeRows::choose_of_sequence(std::span<const DecodeRo
   for (; choices.size() < rows.size(); ++of_row.first_draw) {
     if (!add_choice(choices, of_row)) return {};
   }
-  if (are_two(rows)) {
-    check(Kind::TokensOfOne, rows);
+  if (takes_two_tokens(rows)) {
+    check(Kind::TokensOfSequence, rows);
     return two_tokens_->choose(rows, choices);
   }
   choices_.set(stream_, choices);
-  run(Kind::TokensOfOne, rows);
+  run(Kind::TokensOfSequence, rows);
   return {chosen_.data(), rows.size()};
 }
 
@@ -114,7 +115,7 @@ GraphExec DecodeRows::captured(Kind kind, int64_t n) {
                                       n_words * sizeof(int32_t), cudaMemcpyHostToDevice, stream_));
     gather_rows(stream_, x, *model_.embedding, rows.tokens);
     layers_.launch(x, logits, rows);
-    if (kind == Kind::TokensOfSequences || kind == Kind::TokensOfOne) {
+    if (kind == Kind::TokensOfSequences || kind == Kind::TokensOfSequence) {
       choose_tokens(stream_, logits, choices_.data(), chosen_.data());
     } else {
       MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits.data,

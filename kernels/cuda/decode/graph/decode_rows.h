@@ -29,20 +29,22 @@ class DecodeRows final : public RowsPlan {
 
  private:
   // How a step ends, and whose its rows are.
-  enum class Kind { LogitsOfSequences, LogitsOfOne, TokensOfSequences, TokensOfOne };
+  enum class Kind { LogitsOfSequences, LogitsOfSequence, TokensOfSequences, TokensOfSequence };
   // Number of 4-byte words that a step copies from the host at once: tokens, positions, page
   // tables.
   int64_t n_input_words(int64_t n_rows, int64_t n_sequences) const {
     return 2 * n_rows + table_pages_ * n_sequences;
   }
   static int64_t rows_of_sequence(Kind kind, int64_t n_rows) {
-    return kind == Kind::LogitsOfOne || kind == Kind::TokensOfOne ? n_rows : 1;
+    return kind == Kind::LogitsOfSequence || kind == Kind::TokensOfSequence ? n_rows : 1;
   }
   void run(Kind kind, std::span<const DecodeRow> rows);
   // That the rows of each sequence are at consecutive positions which its pages reach.
   void check(Kind kind, std::span<const DecodeRow> rows) const;
   // Whether the step of two tokens takes them.
-  bool are_two(std::span<const DecodeRow> rows) const { return rows.size() == 2 && two_tokens_; }
+  bool takes_two_tokens(std::span<const DecodeRow> rows) const {
+    return rows.size() == 2 && two_tokens_;
+  }
   std::span<const float> host_logits(size_t n_rows) const {
     return {host_logits_.data(), n_rows * size_t(model_.output->out_dim)};
   }
