@@ -37,8 +37,8 @@ class DraftDecoder {
   // What a pass tells of the token behind one of the text.
   struct NextToken {
     std::optional<TokenId> chosen;  // by the backend
-    std::span<const float>
-        logits;  // [vocab_size], valid until the next call; none if it has chosen
+    // [vocab_size], valid until the next call; none if it has chosen.
+    std::span<const float> logits;
   };
   // Evaluates the next token of the text.
   //   n_more  tokens of the text that may follow it; -1: any number

@@ -28,6 +28,7 @@ class Generation {
       reason = choose_tokens();
     } catch (const Cancelled&) {
     }
+    if (text_.result().decode_steps > 0) text_.result().decode_seconds = since_first_.seconds();
     drafts_.reset();
     return text_.finish(reason);
   }
@@ -36,10 +37,10 @@ class Generation {
   StopReason choose_tokens() {
     if (options_.n_predict == 0) return StopReason::Length;
     for (bool is_first = true;; is_first = false) {
-      const bool is_interrupted = options_.interrupted != nullptr && options_.interrupted->load();
-      const TokenId id = is_interrupted ? 0 : next_token();
-      if (!is_first) text_.result().decode_seconds = since_first_.seconds();
-      if (is_interrupted) return StopReason::Interrupted;
+      if (options_.interrupted != nullptr && options_.interrupted->load()) {
+        return StopReason::Interrupted;
+      }
+      const TokenId id = next_token();
       if (const std::optional<StopReason> end = text_.accept(id, next_.logits)) return *end;
       const int64_t pos = drafts_ ? drafts_->pos() : session_.pos();
       if (pos == session_.max_seq_len()) return StopReason::Context;
