@@ -140,8 +140,6 @@ TEST_P(Drafts, ChangeNoTextAndNoBit) {
   EXPECT_GT(n_drafted, n_accepted);  // some were wrong, too
 }
 
-// A step that takes 1 ms, but 50 ms when it has so many rows for the first time, as CUDA graphs
-// that must be made. Behind token 5 comes 6, then 7, 8 and 5 again.
 constexpr int64_t kVocabOfPlan = 16;
 ModelSpec small_spec() {
   return llama_spec({.dim = 32,
@@ -152,6 +150,8 @@ ModelSpec small_spec() {
                      .vocab_size = kVocabOfPlan,
                      .trained_seq_len = 200});
 }
+// A step that takes 1 ms, but 50 ms when it has so many rows for the first time, as CUDA graphs
+// that must be made. Behind token 5 comes 6, then 7, 8 and 5 again.
 struct SlowAtFirst final : RowsPlan {
   explicit SlowAtFirst(int64_t& n_choices) : n_choices_(n_choices) {}
   int64_t max_rows() const override { return 8; }
