@@ -27,13 +27,12 @@ __device__ inline Pair pair_of(uint32_t bits) {
 // times it for codes in high nibbles, which are those of rows g + 8. If kSubtracts, the zero code
 // is subtracted here; else a sum begins with minus the zero code times the sum of its activations,
 // which sum_units() left in shared memory.
-template <typename T>
+template <typename T, bool kSubtracts>
 struct Codes;
 
 // A code in the low bits of an f16 is a subnormal number, which tensor cores multiply exactly.
 template <>
-struct Codes<__half> {
-  static constexpr bool kSubtracts = false;
+struct Codes<__half, false> {
   static constexpr float kFactor = 0x1p-24f, kHighFactor = 0x1p-20f;
 
   __device__ explicit Codes(int) {}
@@ -46,11 +45,25 @@ struct Codes<__half> {
   }
 };
 
+// For bytes: an f16 of 1024 + q has no fraction.
+template <>
+struct Codes<__half, true> {
+  static constexpr float kFactor = 1, kHighFactor = 1;
+
+  __half2 bias;  // 1024 + zero
+
+  __device__ explicit Codes(int zero) : bias(__float2half2_rn(float(1024 + zero))) {}
+  template <int kByte>
+  __device__ uint32_t bytes(uint32_t word) const {
+    const uint32_t halves = __byte_perm(word, 0x64646464, kByte == 0 ? 0x4140 : 0x4342);
+    return bits_of(__hsub2(pair_of<__half2>(halves), bias));
+  }
+};
+
 // A bf16 has 8 significant bits: 128 + q can hold a q of up to 7 bits, and a byte is converted
 // through f32.
-template <>
-struct Codes<__nv_bfloat16> {
-  static constexpr bool kSubtracts = true;
+template <bool kSubtracts>
+struct Codes<__nv_bfloat16, kSubtracts> {
   static constexpr float kFactor = 1, kHighFactor = 1;
 
   __nv_bfloat162 low;  // 128 + zero; for nibbles and wide codes
@@ -76,33 +89,29 @@ struct Codes<__nv_bfloat16> {
 
 // sum += 16 rows by 16 columns of codes times activations; b0 and b1 hold the lane's four
 // activations.
-template <typename T>
+template <typename T, typename Codes>
 __device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t b0, uint32_t b1,
-                                        const Codes<T>& codes) {
+                                        const Codes& codes) {
   const uint32_t upper = word >> 8;
   ptx::mma_m16n8k16<T>(sum, codes.low_nibbles(word), codes.high_nibbles(word),
                        codes.low_nibbles(upper), codes.high_nibbles(upper), b0, b1);
 }
 // The same of codes whose upper rows have no factor of their own.
-template <typename T>
+template <typename T, typename Codes>
 __device__ inline void multiply_wide(float (&sum)[4], const WideCodes& wide, uint32_t b0,
-                                     uint32_t b1, const Codes<T>& codes) {
+                                     uint32_t b1, const Codes& codes) {
   constexpr uint32_t kEven = 0x00FF00FF;
   const uint32_t low = wide.low_row, high = wide.high_row;
   ptx::mma_m16n8k16<T>(sum, codes.wide(low & kEven), codes.wide(high & kEven),
                        codes.wide(low >> 8 & kEven), codes.wide(high >> 8 & kEven), b0, b1);
 }
-template <typename T>
+template <typename T, typename Codes>
 __device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t second, uint32_t b0,
-                                      uint32_t b1, const Codes<T>& codes) {
+                                      uint32_t b1, const Codes& codes) {
   ptx::mma_m16n8k16<T>(sum, codes.template bytes<0>(first), codes.template bytes<2>(first),
                        codes.template bytes<0>(second), codes.template bytes<2>(second), b0, b1);
 }
 
-__host__ __device__ constexpr bool has_mins(GemvScales kind) {
-  return kind == GemvScales::F16Mins || kind == GemvScales::F32Mins ||
-         kind == GemvScales::ProductsMins;
-}
 __host__ __device__ constexpr bool are_f32(GemvScales kind) {
   return kind == GemvScales::F32 || kind == GemvScales::F32Mins;
 }

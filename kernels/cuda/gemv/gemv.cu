@@ -76,11 +76,12 @@ GemvParams params_of(const GemvNorm* norm, std::span<const GemvPart> parts, Epil
       }
       p.slot_bytes += p.scale_bytes + p.min_bytes;
     }
-    const bool subtracts = half == DType::F16;  // the zero code, by means of sums: fragments.cuh
-    if (w.mins || subtracts) {
+    const bool are_subnormal = visit_half(  // codes as operands: fragments.cuh
+        half, [&]<typename T>() { return !subtracts<T>(weights_of(w), scales_of(w)); });
+    if (w.mins || are_subnormal) {
       p.sum_shift = layout.unit == 0 ? 7 : std::min(6, p.unit_shift);
       p.n_sums = (p.n_chunks * chunk_columns) >> p.sum_shift;
-      p.sum_factor = (w.mins ? 1.0f : -float(view_of(w).zero())) * (subtracts ? 0x1p-24f : 1);
+      p.sum_factor = (w.mins ? 1.0f : -float(view_of(w).zero())) * (are_subnormal ? 0x1p-24f : 1);
     }
   }
   p.x_columns = p.n_chunks * chunk_columns;

@@ -15,7 +15,8 @@ namespace minfer::cuda {
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
                                      const ChunkScales<kWeights, kScales, kKind>& scales,
-                                     const Codes<T>& codes, const TableBytes& table) {
+                                     const Codes<T, subtracts<T>(kWeights, kKind)>& codes,
+                                     const TableBytes& table) {
   const auto words = [&](int piece) {
     return *reinterpret_cast<const uint4*>(slot + piece * kPieceBytes + threadIdx.x % 32 * 16);
   };
@@ -32,11 +33,12 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
   } else {
     constexpr int kBits = bits_of(form_of(kWeights)), kHighBits = high_bits_of(kWeights);
     constexpr bool kHasTable = kWeights == GemvWeights::Table;
-    constexpr int kUpper =
-        kWeights == GemvWeights::U4 ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
+    constexpr bool kSubtracts = subtracts<T>(kWeights, kKind);
+    using Own = Codes<T, kSubtracts>;
+    constexpr int kUpper = kWeights == GemvWeights::U4 ? int(Own::kHighFactor / Own::kFactor) : 1;
     [[maybe_unused]] const uint8_t* const upper_bits = scales.upper_bits();
     constexpr int kTiles = kBits == 8 ? 2 : 4;
-    constexpr bool kStartsWithZero = Codes<T>::kSubtracts || has_mins(kKind);
+    constexpr bool kStartsWithZero = kSubtracts || has_mins(kKind);
     // Starts sum at minus the zero code times the sum of the activations at `column`, or at 0 if no
     // zero code has to be subtracted.
     const auto begin = [&](float(&sum)[4], int column) {
@@ -161,8 +163,9 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //   requires  in_dim % 8 == 0
 //   maths     multiplications are exact; sums are f32, in an order that depends only on the shapes
 //             and the number of SMs: each warp sums along its chunks, scaled group by group, then
-//             the sums of the warps are added; one rounding at the store. F16: Σ code x and
-//             -zero Σ x are added in f32, so that an error is relative to Σ (code + zero) |x| there
+//             the sums of the warps are added; one rounding at the store. Where the zero code is
+//             not subtracted from each code (subtracts()), Σ code x and -zero Σ x are added in f32,
+//             so that an error is relative to Σ (code + zero) |x| there
 //   moves     the weights with scales and mins, read once
 //
 // With experts (GemvExperts), blocks_of_row blocks work on each row of x, of which there may be any
@@ -181,8 +184,9 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   constexpr int kChunkColumns =
       !kPacked ? kTileColumns : chunk_columns_of(bits_of(form_of(kWeights)));
   using Scales = ChunkScales<kWeights, kScales, kKind>;
-  constexpr float kLower = kPacked ? 1 / Codes<T>::kFactor : 1;
-  constexpr float kUpper = kWeights == GemvWeights::U4 ? 1 / Codes<T>::kHighFactor : kLower;
+  using Own = Codes<T, subtracts<T>(kWeights, kKind)>;
+  constexpr float kLower = kPacked ? 1 / Own::kFactor : 1;
+  constexpr float kUpper = kWeights == GemvWeights::U4 ? 1 / Own::kHighFactor : kLower;
 
   const GemvShared layout = gemv_shared(p);
   T* const staged = reinterpret_cast<T*>(shared + layout.input);
@@ -252,7 +256,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   }
 
   const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
-  const Codes<T> codes(has_mins(kKind) || !kPacked ? 0 : zero_code_of(form_of(kWeights)));
+  const Own codes(has_mins(kKind) || !kPacked ? 0 : zero_code_of(form_of(kWeights)));
   Scales scales{};
   scales.unit_shift = p.unit_shift;
   scales.sum_stride = p.sum_stride;

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
+
+#include <type_traits>
 
 #include "kernels/cuda/gemv/experts.h"
 #include "kernels/cuda/launchers.h"
@@ -32,7 +35,18 @@ __host__ __device__ constexpr int chunk_bytes_of(GemvWeights weights) {
 }
 // Products: records of a chunk (quant/packed_layout.h).
 enum class GemvScales { F16, F16Mins, F32, F32Mins, Products, ProductsMins };
+__host__ __device__ constexpr bool has_mins(GemvScales kind) {
+  return kind == GemvScales::F16Mins || kind == GemvScales::F32Mins ||
+         kind == GemvScales::ProductsMins;
+}
 enum class InputNorm { None, Rms, Layer };
+// Whether the kernel subtracts the zero code from each code; else it adds its product with sums of
+// the input, which is faster for F16 unless codes are bytes: a pass of four rows of U4 would take a
+// tenth longer.
+template <typename T>
+__host__ __device__ constexpr bool subtracts(GemvWeights weights, GemvScales scales) {
+  return !std::is_same_v<T, __half> || (weights == GemvWeights::U8 && !has_mins(scales));
+}
 
 struct GemvPartParams {
   const void* weights;
