@@ -94,6 +94,7 @@ def machine(device):
 def main():
     parser = parser_of(__doc__, gen=128)
     parser.add_argument("--llama-bench", required=True)
+    parser.add_argument("--llama-version", help="what the record calls it; a build without git does not know")
     parser.add_argument("--shape", default="llama-2-7b", help="or several")
     parser.add_argument("--make", default="", help="more arguments of make_random_gguf.py")
     parser.add_argument("--types", default="q4_0,q4_1,q8_0,q4_k,q4_k_m,q5_k,q5_k_m,q6_k,iq4_xs")
@@ -125,7 +126,7 @@ def main():
                      *args.make.split(), path])
                 figures, version = measure(args, path)
             if out.tell() == 0:
-                write_head(out, writer, version)
+                write_head(out, writer, args.llama_version or version)
             for row in figures:
                 row = (*([shape] if by_shape else []), file_type, *row)
                 writer.writerow(row)

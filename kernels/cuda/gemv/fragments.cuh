@@ -62,8 +62,8 @@ struct Codes<__half, true> {
 
 // A bf16 has 8 significant bits: 128 + q can hold a q of up to 7 bits, and a byte is converted
 // through f32.
-template <bool kSubtracts>
-struct Codes<__nv_bfloat16, kSubtracts> {
+template <>
+struct Codes<__nv_bfloat16, true> {
   static constexpr float kFactor = 1, kHighFactor = 1;
 
   __nv_bfloat162 low;  // 128 + zero; for nibbles and wide codes
@@ -87,27 +87,30 @@ struct Codes<__nv_bfloat16, kSubtracts> {
   }
 };
 
+template <typename T, GemvWeights kWeights, GemvScales kKind>
+using CodesOf = Codes<T, subtracts<T>(kWeights, kKind)>;
+
 // sum += 16 rows by 16 columns of codes times activations; b0 and b1 hold the lane's four
 // activations.
-template <typename T, typename Codes>
+template <typename T, bool kSubtracts>
 __device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t b0, uint32_t b1,
-                                        const Codes& codes) {
+                                        const Codes<T, kSubtracts>& codes) {
   const uint32_t upper = word >> 8;
   ptx::mma_m16n8k16<T>(sum, codes.low_nibbles(word), codes.high_nibbles(word),
                        codes.low_nibbles(upper), codes.high_nibbles(upper), b0, b1);
 }
 // The same of codes whose upper rows have no factor of their own.
-template <typename T, typename Codes>
+template <typename T, bool kSubtracts>
 __device__ inline void multiply_wide(float (&sum)[4], const WideCodes& wide, uint32_t b0,
-                                     uint32_t b1, const Codes& codes) {
+                                     uint32_t b1, const Codes<T, kSubtracts>& codes) {
   constexpr uint32_t kEven = 0x00FF00FF;
   const uint32_t low = wide.low_row, high = wide.high_row;
   ptx::mma_m16n8k16<T>(sum, codes.wide(low & kEven), codes.wide(high & kEven),
                        codes.wide(low >> 8 & kEven), codes.wide(high >> 8 & kEven), b0, b1);
 }
-template <typename T, typename Codes>
+template <typename T, bool kSubtracts>
 __device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t second, uint32_t b0,
-                                      uint32_t b1, const Codes& codes) {
+                                      uint32_t b1, const Codes<T, kSubtracts>& codes) {
   ptx::mma_m16n8k16<T>(sum, codes.template bytes<0>(first), codes.template bytes<2>(first),
                        codes.template bytes<0>(second), codes.template bytes<2>(second), b0, b1);
 }

@@ -15,7 +15,7 @@ namespace minfer::cuda {
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
                                      const ChunkScales<kWeights, kScales, kKind>& scales,
-                                     const Codes<T, subtracts<T>(kWeights, kKind)>& codes,
+                                     const CodesOf<T, kWeights, kKind>& codes,
                                      const TableBytes& table) {
   const auto words = [&](int piece) {
     return *reinterpret_cast<const uint4*>(slot + piece * kPieceBytes + threadIdx.x % 32 * 16);
@@ -33,12 +33,11 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
   } else {
     constexpr int kBits = bits_of(form_of(kWeights)), kHighBits = high_bits_of(kWeights);
     constexpr bool kHasTable = kWeights == GemvWeights::Table;
-    constexpr bool kSubtracts = subtracts<T>(kWeights, kKind);
-    using Own = Codes<T, kSubtracts>;
+    using Own = CodesOf<T, kWeights, kKind>;
     constexpr int kUpper = kWeights == GemvWeights::U4 ? int(Own::kHighFactor / Own::kFactor) : 1;
     [[maybe_unused]] const uint8_t* const upper_bits = scales.upper_bits();
     constexpr int kTiles = kBits == 8 ? 2 : 4;
-    constexpr bool kStartsWithZero = kSubtracts || has_mins(kKind);
+    constexpr bool kStartsWithZero = subtracts<T>(kWeights, kKind) || has_mins(kKind);
     // Starts sum at minus the zero code times the sum of the activations at `column`, or at 0 if no
     // zero code has to be subtracted.
     const auto begin = [&](float(&sum)[4], int column) {
@@ -184,7 +183,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   constexpr int kChunkColumns =
       !kPacked ? kTileColumns : chunk_columns_of(bits_of(form_of(kWeights)));
   using Scales = ChunkScales<kWeights, kScales, kKind>;
-  using Own = Codes<T, subtracts<T>(kWeights, kKind)>;
+  using Own = CodesOf<T, kWeights, kKind>;
   constexpr float kLower = kPacked ? 1 / Own::kFactor : 1;
   constexpr float kUpper = kWeights == GemvWeights::U4 ? 1 / Own::kHighFactor : kLower;
 
