@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/gemv/epilogue.cuh"
 #include "kernels/cuda/gemv/fetch.cuh"
+#include "kernels/cuda/gemv/input.cuh"
 
 namespace minfer::cuda {
 
@@ -45,7 +46,8 @@ struct RowScale {
 // The end of the gemv kernel: adds up the partial sums of its warps, applies scales and mins of
 // rows, biases and the epilogue, and stores the outputs. Every thread of the block calls it.
 template <typename T, bool kPacked, bool kRowScales>
-__device__ inline void finish_tiles(const float* partials, const float* sums, const GemvParams& p) {
+__device__ inline void finish_tiles(const float* partials, const float* sums,
+                                    const StagedNorms& norms, const GemvParams& p) {
   const GemvRun run(p, int(threadIdx.x) / 32, int(blockIdx.x));
   const int n_matrices = p.pairs ? 2 : 1, of_tile = 16 * p.n_tokens;
   const int n_elements = run.n_tiles / n_matrices * of_tile;
@@ -80,6 +82,7 @@ __device__ inline void finish_tiles(const float* partials, const float* sums, co
     if (is_first) __syncthreads();
     is_first = false;
     if (!finishes) continue;
+    const float scale = norms.scale(token, p);
 
     float result[2] = {};
 #pragma unroll
@@ -87,7 +90,7 @@ __device__ inline void finish_tiles(const float* partials, const float* sums, co
       if (m >= n_matrices) break;
       result[m] = sum_of_partials(partials, run, p, tile + m, in_tile);
       if (kPacked && kRowScales) result[m] = scales[m].applied(result[m], sums, token, p);
-      result[m] += bias[m];
+      result[m] = result[m] * scale + bias[m];
     }
     store_result<T>(parts[0].out, at, p.out_is_f32, p.epilogue, result[0], result[1], residual);
   }

@@ -122,7 +122,8 @@ Sharing sharing_of(const GemvParams& p, bool behind_guest, int n_sms) {
 // Returns false if not even one stage fits.
 bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
-  p.warps_per_token = kGemvWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
+  p.tokens_shift = std::bit_width(unsigned(p.n_tokens) - 1);
+  p.warps_per_token = kGemvWarps >> p.tokens_shift;
   const bool is_float = p.row_tile_bytes == 0;
   // Measured for the GEMVs of 32 layers: one token of U4 with F32 scales and minimums takes 1653 us
   // if the GEMV of 11008 columns shares the SM with the next kernel, else 2051 us. For floats, two

@@ -190,10 +190,15 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   const GemvShared layout = gemv_shared(p);
   T* const staged = reinterpret_cast<T*>(shared + layout.input);
   float* const sums = reinterpret_cast<float*>(shared + layout.sums);
+  StagedNorms& norms = *reinterpret_cast<StagedNorms*>(shared + layout.norms);
   float* const partials = reinterpret_cast<float*>(shared + layout.partials);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
   GemvExpert* const experts = reinterpret_cast<GemvExpert*>(shared + layout.experts);
+  // Sums of activations are made where they are multiplied by codes or minimums.
+  constexpr bool kNeedsSums = kPacked && (has_mins(kKind) || !subtracts<T>(kWeights, kKind));
+  constexpr int kSumShift = kNeedsSums ? Scales::kSumShift : 0;
+  bool has_sums = false;
   const GemvRun run(p, warp, gemv_block<kExperts>(p));
   int left = run.n_steps();  // steps that are not yet being copied
   stage_norm_weights<T, kPacked>(staged, p);
@@ -207,9 +212,9 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
       ptx::let_successor_begin();
       if (warp == kGemvWarps - 1) find_experts(experts, p);
       const void* const x = row_of_x<kExperts>(p);
-      const Eight first = first_columns(x, p);
+      const RowBegin begin(x, p);
       ptx::copy_async_wait<0>();
-      stage_normed<T, kPacked>(staged, partials, first, x, p);
+      stage_normed<T, kPacked>(staged, partials, begin.columns, x, p);
     } else {
       ptx::let_successor_begin();
       if (warp == 0) find_experts(experts, p);
@@ -236,19 +241,25 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     ptx::wait_for_predecessor();
     // The input is asked for in front of the rest of the ring.
     const bool has_norm = !kExperts && p.norm != InputNorm::None;
-    Eight first;
+    RowBegin begin;
     if (has_norm) {
-      first = first_columns(p.x, p);
+      begin = RowBegin(p.x, p);
     } else {
       stage_copied<T, kPacked>(staged, row_of_x<kExperts>(p), p);
     }
     fill(p.early_stages, p.n_stages);
     wait_for_copies(has_norm ? p.n_stages : p.n_stages - p.early_stages);
-    if (has_norm) stage_normed<T, kPacked>(staged, partials, first, p.x, p);
-    __syncthreads();
+    const bool is_unscaled =
+        has_norm && scale_follows(p) &&
+        stage_unscaled<T, kPacked, kSumShift>(staged, sums, norms, begin, p.x, p);
+    has_sums = is_unscaled && makes_sums(p);
+    if (!is_unscaled) {
+      if (has_norm) stage_normed<T, kPacked>(staged, partials, begin.columns, p.x, p);
+      __syncthreads();
+    }
   }
-  if constexpr (kPacked) {
-    if (p.n_sums > 0) {
+  if constexpr (kNeedsSums) {
+    if (!has_sums) {
       sum_units<T, Scales::kSumShift>(sums, staged, p);
       __syncthreads();
     }
@@ -296,7 +307,8 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     finish_experts<T, kPacked, kScales == 0>(reinterpret_cast<float*>(shared + layout.results),
                                              partials, sums, out_row<T>(p), experts, p);
   } else {
-    finish_tiles<T, kPacked, kScales == 0>(partials, sums, p);
+    norms.finish(p);
+    finish_tiles<T, kPacked, kScales == 0>(partials, sums, norms, p);
   }
 }
 

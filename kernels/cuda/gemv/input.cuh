@@ -51,9 +51,9 @@ __device__ inline float token_sum(float x, float* scratch, int first_warp, int n
   return sum;
 }
 
-// Stages columns k ... k + 7 of one token, rounded to T.
+// Stages columns k ... k + 7 of one token, rounded to T. Returns the sum of what is staged.
 template <typename T, bool kPacked>
-__device__ inline void store_eight(T* row, int k, const Eight& v) {
+__device__ inline float store_eight(T* row, int k, const Eight& v) {
   Vec<T, 4> halves[2];
 #pragma unroll
   for (int i = 0; i < 8; ++i) halves[i / 4][i % 4] = from_float<T>(v.at[i]);
@@ -61,6 +61,10 @@ __device__ inline void store_eight(T* row, int k, const Eight& v) {
   for (int half = 0; half < 2; ++half) {
     *reinterpret_cast<Vec<T, 4>*>(row + staged_column<kPacked>(k + 4 * half)) = halves[half];
   }
+  float sums[2] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sums[i / 4] += to_float(halves[i / 4][i % 4]);
+  return sums[0] + sums[1];
 }
 // The same for an input that is T already, by cp.async from global memory. All eight columns must
 // exist. They have arrived after copy_async_wait().
@@ -82,7 +86,7 @@ template <typename T, int kSumShift>
 __device__ inline void sum_units(float* sums, const T* staged, const GemvParams& p) {
   static_assert(kSumShift >= 4);
   constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3C003C00 : 0x3F803F80;
-  const int for_tokens = kGemvWarps / p.warps_per_token;  // n_tokens, rounded up to a power of two
+  const int for_tokens = 1 << p.tokens_shift;
   const int units_at_once = 8 * p.warps_per_token / kGemvWarps;
   const auto token_of = [&](int column) { return column * for_tokens / 8; };
   const auto unit_of = [&](int column) { return column & (units_at_once - 1); };
@@ -185,16 +189,61 @@ __device__ inline const float* row_of_slice(const void* x, const InputSlice& sli
   return static_cast<const float*>(x) + int64_t{token} * p.in_dim;
 }
 
-// What stage_normed() reads first, to be asked for ahead, after wait_for_predecessor().
-__device__ inline Eight first_columns(const void* x, const GemvParams& p) {
-  const InputSlice slice(p);
-  return load_eight(row_of_slice(x, slice, p), slice.begin, p.in_dim);
-}
+// What stage_normed() and stage_unscaled() need first of a row of x, to be asked for ahead, after
+// wait_for_predecessor().
+struct RowBegin {
+  Eight columns;      // the first of the thread's slice
+  Vec<float> sample;  // of the first 128, if the norm's scale follows
+
+  RowBegin() = default;
+  __device__ RowBegin(const void* x, const GemvParams& p) {
+    const InputSlice slice(p);
+    const float* const from = row_of_slice(x, slice, p);
+    columns = load_eight(from, slice.begin, p.in_dim);
+    const int at = int(threadIdx.x) % 32 * 4;
+    const bool has_sample = scale_follows(p) && at < p.in_dim;
+    sample = has_sample ? *reinterpret_cast<const Vec<float>*>(from + at) : Vec<float>{};
+  }
+  // The power of two that brings the largest of the row's first 128 columns to 32 to 64; at most
+  // 2^60. Then the root mean square of the row is at least 32 / sqrt(in_dim). All lanes of a warp
+  // call it.
+  __device__ float factor() const {
+    uint32_t largest = 0;  // magnitudes of floats are ordered as their bits
+#pragma unroll
+    for (int i = 0; i < 4; ++i) largest = max(largest, __float_as_uint(sample[i]) & 0x7FFFFFFF);
+    const uint32_t exponent = __reduce_max_sync(~0u, largest) >> 23;
+    return __uint_as_float(min(254 + 5 - min(exponent, 250u), 127 + 60u) << 23);
+  }
+};
+
+// What stage_unscaled() leaves to the end of the kernel: the sum of squares of each warp's columns,
+// and for each token by what its row was multiplied when it was staged; 0 if by its norm's scale.
+struct StagedNorms {
+  float sum_sq[kGemvWarps];
+  float factor[kMaxGemvTokens];
+
+  // Replaces each factor by what sums over the staged row have to be multiplied by. Every warp
+  // calls it; a barrier must follow.
+  __device__ void finish(const GemvParams& p) {
+    // The last warps have the fewest steps, so a token's scale is for one of them.
+    const int token = kGemvWarps - 1 - int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+    if (!scale_follows(p) || token >= p.n_tokens) return;
+    const int n = p.warps_per_token;
+    float sum = sum_sq[token * n + lane % n];
+    for (int offset = n / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (lane > 0) return;
+    float& own = factor[token];
+    own = own == 0 ? 1 : rsqrtf(sum / float(p.in_dim) + p.eps) / own;
+  }
+  __device__ float scale(int token, const GemvParams& p) const {
+    return scale_follows(p) ? factor[token] : 1;
+  }
+};
 
 // staged[token] = norm(x[token]), rounded to T, of x in F32, with zeros up to x_columns. Called
 // when the thread's copies by stage_norm_weights() have arrived; a barrier must follow. scratch
 // holds 32 floats. Every thread of the block calls it.
-//   first  first_columns()
+//   first  RowBegin::columns
 template <typename T, bool kPacked>
 __device__ inline void stage_normed(T* staged, float* scratch, const Eight& first, const void* x,
                                     const GemvParams& p) {
@@ -245,6 +294,63 @@ __device__ inline void stage_normed(T* staged, float* scratch, const Eight& firs
     for (int i = 0; i < 8; ++i) y.at[i] = (v.at[i] - mean) * scale * w.at[i] + b.at[i];
     store_eight<T, kPacked>(to, k, y);
   });
+}
+
+// The same behind an RMSNorm of several rows, which are read once: each is staged times the norm's
+// weights and a power of two, and the norm's scale follows with the sums, by StagedNorms. The
+// rounding is that of the normed row, whose exponents alone differ. Ends with a barrier. Should a
+// value be too large for an f16, it returns false, with the norm's weights staged again.
+//   sums, kSumShift  as sum_units() has them, if makes_sums(); kSumShift 0: there are none
+template <typename T, bool kPacked, int kSumShift>
+__device__ inline bool stage_unscaled(T* staged, float* sums, StagedNorms& norms,
+                                      const RowBegin& begin, const void* x, const GemvParams& p) {
+  const InputSlice slice(p);
+  constexpr bool kIsNarrow = std::is_same_v<T, __half>;  // its exponents do not reach far
+  const float factor = kIsNarrow ? begin.factor() : 1;
+  float sum_sq = 0, largest = 0;
+  if (slice.token < p.n_tokens) {
+    const float* const from = row_of_slice(x, slice, p);
+    T* const to = staged + slice.token * p.x_stride;
+    Eight v = begin.columns;
+    // All lanes of a warp go on together; columns are a multiple of 64.
+#pragma unroll 1
+    for (int k = slice.begin; (k & ~255) < p.x_columns; k += slice.step) {
+      const Eight next = load_eight(from, k + slice.step, p.in_dim);
+      const bool is_column = k < p.x_columns;
+      const Eight w = is_column ? staged_eight<T, kPacked>(to, k) : Eight{};
+      Eight y;  // zeros past the end, where v is
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        sum_sq += v.at[i] * v.at[i];
+        y.at[i] = v.at[i] * factor * w.at[i];
+        if (kIsNarrow) largest = fmaxf(largest, fabsf(y.at[i]));
+      }
+      float sum = 0;
+      if (is_column) sum = store_eight<T, kPacked>(to, k, y);
+      if constexpr (kSumShift > 0) {
+        constexpr int kLanes = 1 << (kSumShift - 3);
+        if (makes_sums(p)) {
+#pragma unroll
+          for (int i = 1; i < kLanes; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);
+          if (threadIdx.x % kLanes == 0 && is_column) {
+            sums[(k >> kSumShift) * p.sum_stride + slice.token] = sum * p.sum_factor;
+          }
+        }
+      }
+      v = next;
+    }
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum_sq += __shfl_xor_sync(~0u, sum_sq, offset);
+  if (threadIdx.x % 32 == 0) {
+    norms.sum_sq[threadIdx.x / 32] = sum_sq;
+    if (slice.token < p.n_tokens) norms.factor[slice.token] = factor;
+  }
+  if (!__syncthreads_or(largest > 65504)) return true;
+  if (threadIdx.x < kMaxGemvTokens) norms.factor[threadIdx.x] = 0;
+  stage_norm_weights<T, kPacked>(staged, p);
+  ptx::copy_async_wait<0>();
+  return false;
 }
 
 }  // namespace minfer::cuda

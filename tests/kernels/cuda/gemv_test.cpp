@@ -9,10 +9,11 @@ namespace {
 
 using cuda::Epilogue;
 
-// The input that the GEMV multiplies, and how far each of its values may be off. A normed value is
-// rounded to half; an error of 2^-19 before that can decide between two neighbouring halves. The
-// sum of squares adds at most 200 numbers per thread, whatever the shape, and the rest is 10
-// roundings.
+// The input that the GEMV multiplies, and how far each of its values may be off. An error before a
+// value is rounded to half can decide between two neighbouring halves. Mostly that is the normed
+// value, with an error of 2^-19: the sum of squares adds at most 200 numbers per thread, whatever
+// the shape, and the rest is 10 roundings. With RMSNorm of several rows it is x times its weight
+// and a power of two, and the error of 2^-19 comes behind that.
 struct Input {
   float64::Values values, slack;
   float64::Values exact, plain;  // normed in float64, and in the plain program
@@ -24,7 +25,8 @@ struct Call {
   Epilogue epilogue = Epilogue::Store;
   DType out = DType::F16;
   bool has_bias = false;
-  int norm = 0;  // 1: RMS, 2: layer
+  int norm = 0;       // 1: RMS, 2: layer
+  int odd_rows = -1;  // row t is of kind odd_rows + t of make_odd(); -1: none
 };
 
 constexpr float kEps = 1e-5f;
@@ -33,6 +35,7 @@ struct Caller {
   explicit Caller(const Call& c) : call(c) {
     const Shape shape{c.n_tokens, c.in_dim};
     x = random_normal(1, shape, c.norm == 0 ? c.half : DType::F32, 2);
+    if (c.odd_rows >= 0) make_odd();
     if (c.norm == 0) {
       input.values = input.exact = input.plain = doubles(x);
       input.slack.resize(input.values.size());
@@ -46,7 +49,8 @@ struct Caller {
     input.exact = y;
     input.plain =
         c.norm == 1 ? plain::rms_norm(x, weight, kEps) : plain::layer_norm(x, weight, &bias, kEps);
-    for (size_t i = 0; i < y.size(); ++i) {
+    const bool scale_follows = c.norm == 1 && c.n_tokens > 1;
+    for (size_t i = 0; !scale_follows && i < y.size(); ++i) {
       // After the norm, a row has unit variance and |mean| below that: 4 covers both.
       const size_t k = i % size_t(c.in_dim);
       const double b = c.norm == 2 ? b64[k] : 0;
@@ -54,6 +58,53 @@ struct Caller {
       const double low = rounded(y[i] - error, c.half), high = rounded(y[i] + error, c.half);
       input.values.push_back(rounded(y[i], c.half));
       input.slack.push_back(high - low);
+    }
+    double scale = 1;
+    for (size_t i = 0; scale_follows && i < y.size(); ++i) {
+      if (i % size_t(c.in_dim) == 0) scale = scale_of(i / size_t(c.in_dim));
+      if (c.odd_rows >= 0) {  // whichever power of two, and whether staged exactly
+        input.values.push_back(y[i]);
+        input.slack.push_back((unit_roundoff(c.half) + 0x1p-19) * std::abs(y[i]) + smallest());
+        continue;
+      }
+      // The normed value rounds as its multiples by powers of two do, where none is subnormal.
+      const double error = 0x1p-23 * std::abs(y[i]);
+      const auto staged = [&](double v) { return double(rounded(v / scale, c.half)) * scale; };
+      input.values.push_back(staged(y[i]));
+      input.slack.push_back(staged(y[i] + error) - staged(y[i] - error) + 0x1p-19 * std::abs(y[i]) +
+                            (std::abs(y[i]) < 0x1p-9 ? smallest() : 0));
+    }
+  }
+
+  // The smallest distance of staged values: a power of two makes a row's root mean square at least
+  // 0.5.
+  double smallest() const { return call.half == DType::F16 ? 0x1p-24 : 0; }
+
+  // A row's scale of RMSNorm over a power of two, from 0.25 to 0.5: values are staged so much
+  // larger, times another power of two.
+  double scale_of(size_t row) const {
+    double sum = 0;
+    for (int64_t k = 0; k < call.in_dim; ++k) {
+      sum += std::pow(double(x.at(int64_t(row) * call.in_dim + k)), 2);
+    }
+    int exponent = 0;
+    return std::frexp(1 / std::sqrt(sum / double(call.in_dim) + double(kEps)), &exponent) / 2;
+  }
+
+  // Rows of which the first 128 columns tell little: zeros in front of much, or of one large value;
+  // a large value among them; and rows that are small, large or zero altogether.
+  void make_odd() {
+    auto* const at = static_cast<float*>(x.view().data);
+    const int64_t n = call.in_dim;
+    for (int64_t t = 0; t < call.n_tokens; ++t) {
+      float* const row = at + t * n;
+      const int64_t kind = (call.odd_rows + t) % 8;
+      if (kind == 0 || kind == 1) std::fill(row, row + 128, 0.0f);
+      if (kind == 1 || kind == 2) row[n - 1] = 3e4f;
+      if (kind == 3) row[5] = 3e4f;
+      const float factor = kind == 4 ? 1e-7f : kind == 5 ? 1e7f : kind == 6 ? 0.0f : 1.0f;
+      for (int64_t k = 0; k < n; ++k) row[k] *= factor;
+      if (kind == 7) row[n - 1] = 1e12f;
     }
   }
 
@@ -142,10 +193,15 @@ struct Caller {
   // one min.
   std::vector<Sum> row_sums(const Weights& w, int64_t row, const HostTensor* added) const {
     const int64_t n = call.in_dim;
+    // The zero code is subtracted from codes for bf16, and from bytes: exactly. Else Σ zero x is.
+    const bool is_subtracted = w.format.group != 0 && !w.format.with_mins &&
+                               w.format.table == CodeTable::None &&
+                               (call.half == DType::BF16 || w.format.weights == DType::U8);
     std::vector<double> values(static_cast<size_t>(n)), magnitudes(values);
     std::vector<float> halves;  // the plain program's weights are half
     for (int64_t k = 0; k < n; ++k) {
       std::tie(values[size_t(k)], magnitudes[size_t(k)]) = w.at(row, k);
+      if (is_subtracted) magnitudes[size_t(k)] = std::abs(values[size_t(k)]);
       halves.push_back(float(rounded(values[size_t(k)], call.half)));
     }
     std::vector<Sum> sums;
@@ -350,6 +406,28 @@ TEST_P(CudaGemv, NormsBiasesAndEpilogues) {
             Caller(call).expect_match({&a, &b});
             if (HasFatalFailure()) return;
           }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaGemv, RmsNormOfOddRows) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  for (const int64_t in_dim : {136, 576, 4096}) {
+    for (const Format& format : {Format{half}, of_group(DType::U8, DType::F16, false, kRow),
+                                 of_group(DType::U4, DType::F32, true, kRow)}) {
+      const Weights w(format, 33, in_dim, 1);
+      for (const auto& [n_tokens, n_kinds] : {std::pair{1, 8}, {2, 8}, {8, 1}}) {
+        for (int kind = 0; kind < n_kinds; ++kind) {
+          Call call = call_of(half, n_tokens, in_dim);
+          call.norm = 1;
+          call.out = DType::F32;
+          call.has_bias = true;
+          call.odd_rows = kind;
+          Caller(call).expect_match({&w});
+          if (HasFatalFailure()) return;
         }
       }
     }

@@ -342,6 +342,16 @@ void set_registers(int n, bool grows) {
 void block_barrier() {
   meet(own_block().barriers[0], static_cast<int>(std::ssize(own_block().threads)));
 }
+bool block_barrier_or(bool condition) {
+  Block& block = own_block();
+  if (condition) block.any = true;
+  block_barrier();
+  const bool any = block.any;
+  block_barrier();
+  if (self().index == 0) block.any = false;
+  block_barrier();
+  return any;
+}
 static Meeting& named(int id) {
   require(id >= 1 && id < 16, "a barrier of another number than 1 to 15");
   return own_block().barriers[static_cast<size_t>(id)];

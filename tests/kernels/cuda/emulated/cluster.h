@@ -124,6 +124,7 @@ struct Block {
   int rank = 0, n_left = 0;
   const std::function<void()>* kernel = nullptr;
   int free_registers = 0;
+  bool any = false;  // of block_barrier_or()
   uint8_t* shared = nullptr;
   std::vector<Thread*> threads;
   std::vector<Warp> warps;

@@ -114,6 +114,7 @@ float load_cluster(uint32_t address);
 void store_to_block(uint32_t to, const float (&x)[4], uint32_t barrier);
 
 void block_barrier();
+bool block_barrier_or(bool condition);  // whether it holds for any thread of the block
 void named_barrier(int id, int n_threads);
 void named_barrier_arrive(int id, int n_threads);  // arrives without waiting
 void cluster_barrier();
@@ -216,6 +217,9 @@ inline constexpr minfer::emulated::Index<minfer::emulated::n_threads> blockDim;
 inline constexpr minfer::emulated::Indices<minfer::emulated::n_blocks> gridDim;
 
 inline void __syncthreads() { minfer::emulated::block_barrier(); }
+inline bool __syncthreads_or(bool condition) {
+  return minfer::emulated::block_barrier_or(condition);
+}
 inline void __syncwarp() { minfer::emulated::warp_barrier(); }
 inline void __threadfence_block() {}
 inline void __trap() { std::abort(); }
