@@ -42,6 +42,7 @@ cases() {
   echo "kernels/cuda/cuda_attention_decode_test" "$decode/0:$decode/1:$decode/5:$decode/12:$decode/38"
   echo "kernels/cuda/cuda_gemv_test" \
     "*EveryQuantizedFormat/F16:*PlainKernelTakes/F16:*PartsOfSeveralFormats/BF16:*NormsBiases*/F16"
+  echo "kernels/cuda/cuda_gemv_test" "*RmsNormOfOddRows/F16"
   echo "kernels/cuda/cuda_gemm_test" "*SumsLeaveUnderTheNextTile"
   echo "kernels/cuda/cuda_gemm_test" \
     "*EveryEpilogueInEveryTile/*:*OddRowsOfOut/*:*ReplaysInAGraph:*SmallAndOddShapes:*HasTheBitsOfGemmAndRopeAppend"

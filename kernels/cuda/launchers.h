@@ -140,7 +140,9 @@ struct GemvPart {
   Tensor bias;      // [out] half, or null
 };
 
-// x [n_tokens, in] is half, or F32 if `norm` is given; the normed row is rounded to half.
+// x [n_tokens, in] is half, or F32 if `norm` is given; the normed row is rounded to half. With an
+// RMSNorm of several rows, x times the norm's weights is rounded instead, and the norm's scale is
+// applied to the sums, unless a value of any row is too large for F16 (stage_unscaled()).
 //   behind_guest  the GEMV in front of it is expert_gemv(), whose blocks leave room on an SM: this
 //                 one's then take so much that two never share one (Sharing in gemv.cu)
 void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,

@@ -11,7 +11,7 @@ namespace {
 // one give.
 TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
   // With these weights no token has two experts of nearly the same score, between which a rounding
-  // would choose.
+  // would choose (docs/lab/decode-2026-11.md, "Rows read once").
   constexpr uint64_t kSeed = 21;
   const ModelSpec plain = llama_spec({.dim = 256,
                                       .ffn_dim = 512,

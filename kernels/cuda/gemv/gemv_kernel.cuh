@@ -164,7 +164,9 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //             and the number of SMs: each warp sums along its chunks, scaled group by group, then
 //             the sums of the warps are added; one rounding at the store. Where the zero code is
 //             not subtracted from each code (subtracts()), Σ code x and -zero Σ x are added in f32,
-//             so that an error is relative to Σ (code + zero) |x| there
+//             so that an error is relative to Σ (code + zero) |x| there. The normed row is rounded
+//             to T; with several rows of an RMSNorm, x times the norm's weights is, unless a value
+//             of any of the rows overflows, and the norm's scale is applied to the sums
 //   moves     the weights with scales and mins, read once
 //
 // With experts (GemvExperts), blocks_of_row blocks work on each row of x, of which there may be any

@@ -30,7 +30,7 @@ struct PlainParams {
 //
 //   launch    blocks_of_token blocks per token; each of a block's 8 warps computes one row. Shared
 //             memory for 32 floats
-//   maths     as gemv_kernel: the normed input is rounded to T, sums in f32
+//   maths     as gemv_kernel of one row: the normed input is rounded to T, sums in f32
 template <typename T>
 __global__ void __launch_bounds__(kPlainThreads)
     gemv_plain_kernel(const __grid_constant__ PlainParams p) {

@@ -6,7 +6,8 @@
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// Each block stages the input of gemv in shared memory, as half, after the norm if there is one.
+// Each block stages the input of gemv in shared memory, as half, after the norm if there is one;
+// with an RMSNorm of several rows, without the norm's scale (stage_unscaled()).
 namespace minfer::cuda {
 
 // The index at which column k is staged. For packed codes, a lane reads columns 4t ... 4t + 3 of
@@ -79,40 +80,54 @@ __device__ inline void copy_eight(T* row, int k, const T* from) {
 }
 
 // sums[i][token] = sum_factor * the sum of the staged columns of unit i, which has 2^kSumShift
-// columns. The tensor cores compute it by mma with a matrix of ones. An mma has eight columns: with
-// fewer tokens, it takes several units. Every thread of the block calls it, after a barrier behind
-// stage_copied() or stage_normed().
+// columns. The tensor cores compute it by mma with a matrix of ones. An mma has sixteen rows, which
+// are units of all tokens: of one token 16, of two 8, of three or four 4. Every thread of the block
+// calls it, after a barrier behind stage_copied(), stage_normed() or stage_unscaled().
 template <typename T, int kSumShift>
 __device__ inline void sum_units(float* sums, const T* staged, const GemvParams& p) {
   static_assert(kSumShift >= 4);
   constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3C003C00 : 0x3F803F80;
-  const int for_tokens = 1 << p.tokens_shift;
-  const int units_at_once = 8 * p.warps_per_token / kGemvWarps;
-  const auto token_of = [&](int column) { return column * for_tokens / 8; };
-  const auto unit_of = [&](int column) { return column & (units_at_once - 1); };
+  const int units_shift = 4 - p.tokens_shift, units_at_once = 1 << units_shift;
+  const auto token_of = [&](int row) { return row >> units_shift; };
+  const auto unit_of = [&](int row) { return row & (units_at_once - 1); };
   const int warp = int(threadIdx.x) / 32, g = int(threadIdx.x) % 32 / 4, t = int(threadIdx.x) % 4;
-  const T* const x = staged + min(token_of(g), p.n_tokens - 1) * p.x_stride + t * 8;
-#pragma unroll 2
+  const T* rows[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    rows[i] = staged + min(token_of(g + 8 * i), p.n_tokens - 1) * p.x_stride + t * 8;
+  }
+#pragma unroll 1
   for (int begin = warp * units_at_once; begin < p.n_sums; begin += kGemvWarps * units_at_once) {
-    const int unit = min(begin + unit_of(g), p.n_sums - 1);
+    const int units[2] = {min(begin + unit_of(g), p.n_sums - 1),
+                          min(begin + unit_of(g + 8), p.n_sums - 1)};
     float sum[2][4] = {};  // if kSumShift > 4: sums of the first and second 16 of 32 columns
     if constexpr (kSumShift == 4) {
-      const uint2 v = *reinterpret_cast<const uint2*>(x + unit / 2 * 32 + unit % 2 * 4);
-      ptx::mma_m16n8k16<T>(sum[0], kOnes, kOnes, kOnes, kOnes, v.x, v.y);
+      uint2 v[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        v[i] = *reinterpret_cast<const uint2*>(rows[i] + units[i] / 2 * 32 + units[i] % 2 * 4);
+      }
+      ptx::mma_m16n8k16<T>(sum[0], v[0].x, v[1].x, v[0].y, v[1].y, kOnes, kOnes);
     } else {
 #pragma unroll
       for (int column = 0; column < 1 << kSumShift; column += 32) {
-        const uint4 v = *reinterpret_cast<const uint4*>(x + (unit << kSumShift) + column);
-        ptx::mma_m16n8k16<T>(sum[0], kOnes, kOnes, kOnes, kOnes, v.x, v.y);
-        ptx::mma_m16n8k16<T>(sum[1], kOnes, kOnes, kOnes, kOnes, v.z, v.w);
+        uint4 v[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          // Odd units begin with their second 32 columns: the banks of even ones are taken.
+          const int swapped = kSumShift > 5 ? units[i] % 2 * 32 : 0;
+          v[i] = *reinterpret_cast<const uint4*>(rows[i] + (units[i] << kSumShift) +
+                                                 (column ^ swapped));
+        }
+        ptx::mma_m16n8k16<T>(sum[0], v[0].x, v[1].x, v[0].y, v[1].y, kOnes, kOnes);
+        ptx::mma_m16n8k16<T>(sum[1], v[0].z, v[1].z, v[0].w, v[1].w, kOnes, kOnes);
       }
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int token = token_of(2 * t + i), at = begin + unit_of(2 * t + i);
-      if (g == 0 && token < p.n_tokens && at < p.n_sums) {  // all rows of the result are alike
-        sums[at * p.sum_stride + token] = (sum[0][i] + sum[1][i]) * p.sum_factor;
-      }
+    // All columns of the result are alike: lanes of t = 0 and 1 store rows g and g + 8.
+    const int row = g + 8 * t, token = token_of(row), at = begin + unit_of(row);
+    if (t < 2 && token < p.n_tokens && at < p.n_sums) {
+      const float of_row = t == 0 ? sum[0][0] + sum[1][0] : sum[0][2] + sum[1][2];
+      sums[at * p.sum_stride + token] = of_row * p.sum_factor;
     }
   }
 }
@@ -157,7 +172,7 @@ __device__ inline void stage_copied(T* staged, const void* x, const GemvParams& 
 
 // Begins to copy the norm's weights, if there is one, to where stage_normed() puts what it
 // multiplies by them: as a group of copies, each thread those of its own columns. Called before
-// wait_for_predecessor() (PDL).
+// wait_for_predecessor() (PDL), and again by stage_unscaled() if it does not succeed.
 template <typename T, bool kPacked>
 __device__ inline void stage_norm_weights(T* staged, const GemvParams& p) {
   const InputSlice slice(p);
@@ -204,9 +219,10 @@ struct RowBegin {
     const bool has_sample = scale_follows(p) && at < p.in_dim;
     sample = has_sample ? *reinterpret_cast<const Vec<float>*>(from + at) : Vec<float>{};
   }
-  // The power of two that brings the largest of the row's first 128 columns to 32 to 64; at most
-  // 2^60. Then the root mean square of the row is at least 32 / sqrt(in_dim). All lanes of a warp
-  // call it.
+  // The power of two that brings the largest of the row's first 128 columns to 32 to 64, so that
+  // the root mean square of the row times it is at least 32 / sqrt(in_dim). It is at most 2^60: a
+  // row for which that is too little is so small that eps outweighs it, or has its large values
+  // elsewhere, and they overflow. All lanes of a warp call it.
   __device__ float factor() const {
     uint32_t largest = 0;  // magnitudes of floats are ordered as their bits
 #pragma unroll
@@ -217,13 +233,13 @@ struct RowBegin {
 };
 
 // What stage_unscaled() leaves to the end of the kernel: the sum of squares of each warp's columns,
-// and for each token by what its row was multiplied when it was staged; 0 if by its norm's scale.
+// and the power of two of each row; 0 if the row was staged with the norm's scale.
 struct StagedNorms {
   float sum_sq[kGemvWarps];
   float factor[kMaxGemvTokens];
 
-  // Replaces each factor by what sums over the staged row have to be multiplied by. Every warp
-  // calls it; a barrier must follow.
+  // Replaces each factor by the scale of the row's sums. Every warp calls it; a barrier must
+  // follow.
   __device__ void finish(const GemvParams& p) {
     // The last warps have the fewest steps, so a token's scale is for one of them.
     const int token = kGemvWarps - 1 - int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
@@ -239,6 +255,7 @@ struct StagedNorms {
     return scale_follows(p) ? factor[token] : 1;
   }
 };
+static_assert(sizeof(StagedNorms) == kNormFloats * sizeof(float));
 
 // staged[token] = norm(x[token]), rounded to T, of x in F32, with zeros up to x_columns. Called
 // when the thread's copies by stage_norm_weights() have arrived; a barrier must follow. scratch
@@ -297,9 +314,10 @@ __device__ inline void stage_normed(T* staged, float* scratch, const Eight& firs
 }
 
 // The same behind an RMSNorm of several rows, which are read once: each is staged times the norm's
-// weights and a power of two, and the norm's scale follows with the sums, by StagedNorms. The
-// rounding is that of the normed row, whose exponents alone differ. Ends with a barrier. Should a
-// value be too large for an f16, it returns false, with the norm's weights staged again.
+// weights and a power of two, and the norm's scale is applied to the sums, by StagedNorms. A value
+// is rounded once, with the same relative error as the normed value, but not to the same bits,
+// since the scale is no power of two. Ends with a barrier. Should a value be too large for an f16,
+// it returns false, with the norm's weights staged again.
 //   sums, kSumShift  as sum_units() has them, if makes_sums(); kSumShift 0: there are none
 template <typename T, bool kPacked, int kSumShift>
 __device__ inline bool stage_unscaled(T* staged, float* sums, StagedNorms& norms,

@@ -15,6 +15,7 @@ namespace minfer::cuda {
 constexpr int kGemvWarpsLog = 4, kGemvWarps = 1 << kGemvWarpsLog;
 constexpr int kGemvThreads = 32 * kGemvWarps;
 constexpr int kMaxGemvParts = 3;
+constexpr int kNormFloats = kGemvWarps + int(kMaxGemvTokens);  // of StagedNorms
 
 // Float, or the form of packed codes.
 enum class GemvWeights { Float, U2, U3, U4, U5, U6, U8, Table };
@@ -104,7 +105,7 @@ struct GemvParams {
   int n_stages, slot_bytes;  // of the ring of each warp
   int early_stages;          // of them, copied in front of the input
   int shared_bytes;          // per block: at least gemv_shared()
-  int tokens_shift;          // log2 of n_tokens, rounded up
+  int tokens_shift;          // log2 of the most tokens of a launch, rounded up
   int warps_per_token;       // that stage its input
   int team_shift;            // log2 of the warps of a team (GemvRun)
   int n_partials;            // partial sums, of 16 rows and all tokens each
@@ -114,9 +115,9 @@ struct GemvParams {
   GemvExperts experts;
 };
 
-// Whether the scale of an RMSNorm follows with the sums (stage_unscaled()). A single row is read
-// twice instead, the second time mostly from L1: with the scale behind, a token of gpt-oss took 4 %
-// longer.
+// Whether the scale of an RMSNorm is applied to the sums (stage_unscaled()). A single row is read
+// twice instead, the second time mostly from L1: with its scale in the sums, a token of gpt-oss
+// took 4 % longer.
 __host__ __device__ inline bool scale_follows(const GemvParams& p) {
   return p.norm == InputNorm::Rms && p.n_tokens > 1;
 }
@@ -139,8 +140,7 @@ __host__ __device__ inline GemvShared gemv_shared(const GemvParams& p) {
   at.input = kGemvWarps * p.n_stages * p.slot_bytes;
   at.sums = at.input + p.n_tokens * p.x_stride * 2;
   at.norms = at.sums + p.n_sums * p.sum_stride * 4;
-  const int n_floats = scale_follows(p) ? kGemvWarps + int(kMaxGemvTokens) : 0;
-  at.partials = at.norms + n_floats * 4;
+  at.partials = at.norms + (scale_follows(p) ? kNormFloats * 4 : 0);
   at.experts = at.partials + p.n_partials * 16 * p.n_tokens * 4;
   at.results = at.experts + p.experts.n_active * int(sizeof(GemvExpert));
   at.total = at.results + (p.experts.n_active > 0 ? most_tiles(p) * 16 * 4 : 0);

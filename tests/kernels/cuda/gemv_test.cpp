@@ -25,8 +25,8 @@ struct Call {
   Epilogue epilogue = Epilogue::Store;
   DType out = DType::F16;
   bool has_bias = false;
-  int norm = 0;       // 1: RMS, 2: layer
-  int odd_rows = -1;  // row t is of kind odd_rows + t of make_odd(); -1: none
+  int norm = 0;                    // 1: RMS, 2: layer
+  std::vector<int> odd_rows = {};  // of make_odd(), one after the other, again and again
 };
 
 constexpr float kEps = 1e-5f;
@@ -35,7 +35,7 @@ struct Caller {
   explicit Caller(const Call& c) : call(c) {
     const Shape shape{c.n_tokens, c.in_dim};
     x = random_normal(1, shape, c.norm == 0 ? c.half : DType::F32, 2);
-    if (c.odd_rows >= 0) make_odd();
+    if (!c.odd_rows.empty()) make_odd();
     if (c.norm == 0) {
       input.values = input.exact = input.plain = doubles(x);
       input.slack.resize(input.values.size());
@@ -62,7 +62,7 @@ struct Caller {
     double scale = 1;
     for (size_t i = 0; scale_follows && i < y.size(); ++i) {
       if (i % size_t(c.in_dim) == 0) scale = scale_of(i / size_t(c.in_dim));
-      if (c.odd_rows >= 0) {  // whichever power of two, and whether staged exactly
+      if (!c.odd_rows.empty()) {  // whichever power of two, and whether staged exactly
         input.values.push_back(y[i]);
         input.slack.push_back((unit_roundoff(c.half) + 0x1p-19) * std::abs(y[i]) + smallest());
         continue;
@@ -76,9 +76,13 @@ struct Caller {
     }
   }
 
-  // The smallest distance of staged values: a power of two makes a row's root mean square at least
-  // 0.5.
-  double smallest() const { return call.half == DType::F16 ? 0x1p-24 : 0; }
+  // Two roundings of subnormal staged values, the kernel's and the reference's, each by at most
+  // half of their distance of 2^-24. A power of two makes a row's root mean square at least 32 /
+  // sqrt(in_dim), unless eps outweighs the row.
+  double smallest() const {
+    return call.half == DType::F16 ? 0x1p-24 * std::max(1.0, std::sqrt(double(call.in_dim)) / 32)
+                                   : 0;
+  }
 
   // A row's scale of RMSNorm over a power of two, from 0.25 to 0.5: values are staged so much
   // larger, times another power of two.
@@ -91,14 +95,15 @@ struct Caller {
     return std::frexp(1 / std::sqrt(sum / double(call.in_dim) + double(kEps)), &exponent) / 2;
   }
 
-  // Rows of which the first 128 columns tell little: zeros in front of much, or of one large value;
-  // a large value among them; and rows that are small, large or zero altogether.
+  // Rows of which the first 128 columns tell little: zeros in front of much (0), or of one large
+  // value (1); one large value behind (2), or among them (3); small (4), large (5) and zero (6)
+  // throughout; one huge value behind (7). For F16 rows of 3 to 6 are staged without their scale.
   void make_odd() {
     auto* const at = static_cast<float*>(x.view().data);
     const int64_t n = call.in_dim;
     for (int64_t t = 0; t < call.n_tokens; ++t) {
       float* const row = at + t * n;
-      const int64_t kind = (call.odd_rows + t) % 8;
+      const int kind = call.odd_rows[size_t(t) % call.odd_rows.size()];
       if (kind == 0 || kind == 1) std::fill(row, row + 128, 0.0f);
       if (kind == 1 || kind == 2) row[n - 1] = 3e4f;
       if (kind == 3) row[5] = 3e4f;
@@ -415,19 +420,100 @@ TEST_P(CudaGemv, NormsBiasesAndEpilogues) {
 TEST_P(CudaGemv, RmsNormOfOddRows) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
+  const std::pair<int64_t, std::vector<int>> kCases[] = {{1, {0}},
+                                                         {1, {3}},
+                                                         {1, {4}},
+                                                         {1, {7}},
+                                                         {2, {0, 1}},
+                                                         {2, {2, 3}},
+                                                         {2, {4}},
+                                                         {2, {6}},
+                                                         {3, {3, 4, 5}},
+                                                         {4, {5, 6, 3, 4}},
+                                                         {5, {6, 5}},
+                                                         {7, {3, 5, 4}},
+                                                         {8, {3, 4, 5, 6}},
+                                                         {8, {3, 4, 5, 6, 7}},
+                                                         {8, {0, 1, 2, 3, 4, 5, 6, 7}}};
   for (const int64_t in_dim : {136, 576, 4096}) {
     for (const Format& format : {Format{half}, of_group(DType::U8, DType::F16, false, kRow),
+                                 of_group(DType::U4, DType::F16, false, kRow),
                                  of_group(DType::U4, DType::F32, true, kRow)}) {
       const Weights w(format, 33, in_dim, 1);
-      for (const auto& [n_tokens, n_kinds] : {std::pair{1, 8}, {2, 8}, {8, 1}}) {
-        for (int kind = 0; kind < n_kinds; ++kind) {
-          Call call = call_of(half, n_tokens, in_dim);
-          call.norm = 1;
-          call.out = DType::F32;
-          call.has_bias = true;
-          call.odd_rows = kind;
-          Caller(call).expect_match({&w});
-          if (HasFatalFailure()) return;
+      for (const auto& [n_tokens, kinds] : kCases) {
+        Call call = call_of(half, n_tokens, in_dim);
+        call.norm = 1;
+        call.out = DType::F32;
+        call.has_bias = true;
+        call.odd_rows = kinds;
+        Caller(call).expect_match({&w});
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Sums of activations, where they are made while rows are staged, and where they are not.
+TEST_P(CudaGemv, RmsNormOfEveryUnit) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  std::vector<Format> formats = product_formats();
+  for (const int64_t group : {16, 32, 48, 64, 96}) {
+    formats.push_back(of_group(DType::U4, DType::F16, false, group));
+    formats.push_back(of_group(DType::U4, DType::F32, true, group));
+  }
+  for (const Format& format : kTableFormats) {
+    if (format.group == 32) formats.push_back(format);  // the plain kernel takes others
+  }
+  for (const Format& format : formats) {
+    const int64_t in_dim = format.scales == DType::U8 ? 768 : 576;
+    const Weights w(format, 33, in_dim, 1);
+    for (const int64_t n_tokens : {2, 3, 4, 5, 7}) {
+      Call call = call_of(half, n_tokens, in_dim);
+      call.norm = 1;
+      Caller(call).expect_match({&w});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// A value that is not finite shows in all outputs of its row, also where its weight of the norm is
+// 0, and in no other row.
+TEST_P(CudaGemv, RmsNormOfWhatIsNotFinite) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  constexpr int64_t kColumns = 576, kOut = 33, kBad = 1;
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const Format& format : {Format{half}, of_group(DType::U8, DType::F16, false, 64),
+                               of_group(DType::U4, DType::F16, false, 64)}) {
+    const Weights w(format, kOut, kColumns, 1);
+    for (const int64_t n_tokens : {3, 8}) {
+      const auto run = [&](float bad, int64_t column, bool has_zero_weight) {
+        const HostTensor x = random_normal(1, {n_tokens, kColumns}, DType::F32, 2);
+        static_cast<float*>(x.view().data)[kBad * kColumns + column] = bad;
+        const HostTensor weight = random_normal(2, {kColumns}, half);
+        if (has_zero_weight) static_cast<uint16_t*>(weight.view().data)[column] = 0;
+        const DeviceTensor x_device = to_device(x), weight_device = to_device(weight);
+        const DeviceTensor out = poisoned_device(DType::F32, {n_tokens, kOut});
+        const cuda::GemvNorm norm{weight_device, {}, kEps, true};
+        const cuda::GemvPart part{&w.matrix, out, {}};
+        MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+        cuda::gemv(stream(), x_device, &norm, {&part, 1}, Epilogue::Store);
+        return to_host(out);
+      };
+      for (const int64_t column : {int64_t{5}, kColumns - 1}) {
+        for (const bool has_zero_weight : {false, true}) {
+          const HostTensor clean = run(0, column, has_zero_weight);
+          for (const float bad : {std::nanf(""), infinity, -infinity}) {
+            const HostTensor out = run(bad, column, has_zero_weight);
+            for (int64_t i = 0; i < n_tokens * kOut; ++i) {
+              if (i / kOut == kBad) {
+                ASSERT_FALSE(std::isfinite(out.at(i))) << format << " of " << bad << ", " << i;
+              } else {  // maybe rounded otherwise
+                ASSERT_NEAR(out.at(i), clean.at(i), 0.05) << format << " of " << bad << ", " << i;
+              }
+            }
+          }
         }
       }
     }
