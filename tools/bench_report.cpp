@@ -96,18 +96,32 @@ std::string csv(const std::vector<BenchRow>& rows) {
   return text;
 }
 
+Json rows_json(const std::vector<BenchRow>& rows) {
+  Json array = Json::array();
+  for (const BenchRow& row : rows) array.push_back(row_json(row));
+  return array;
+}
+
+// The type of a column, of the first row that has a value there. What may be missing from all rows
+// is measured.
+const char* sql_type(const Json& rows, const std::string& name) {
+  for (const Json& row : rows) {
+    const Json& value = row.at(name);
+    if (value.is_null()) continue;
+    return value.is_number_integer() ? "INTEGER" : value.is_number() ? "REAL" : "TEXT";
+  }
+  return "REAL";
+}
+
 std::string sql(const std::vector<BenchRow>& rows) {
   std::string text;
-  for (const BenchRow& row : rows) {
-    const Json object = row_json(row);
+  const Json objects = rows_json(rows);
+  for (const Json& object : objects) {
     std::string columns, names, values;
     for (const auto& [name, value] : object.items()) {
-      const char* type = value.is_number_integer() ? "INTEGER"
-                         : value.is_number()       ? "REAL"
-                                                   : "TEXT";
       const std::string comma = names.empty() ? "" : ", ";
       const std::string quoted = with_doubled(name, '"');  // some are words of SQL: limit
-      columns += comma + quoted + " " + type;
+      columns += comma + quoted + " " + sql_type(objects, name);
       names += comma + quoted;
       const std::string plain = value.is_string() ? value.get<std::string>() : value.dump();
       const bool is_bare = value.is_number() || value.is_null();
@@ -123,12 +137,6 @@ std::string json_lines(const std::vector<BenchRow>& rows) {
   std::string text;
   for (const BenchRow& row : rows) text += compact(row_json(row)) + '\n';
   return text;
-}
-
-Json rows_json(const std::vector<BenchRow>& rows) {
-  Json array = Json::array();
-  for (const BenchRow& row : rows) array.push_back(row_json(row));
-  return array;
 }
 
 }  // namespace

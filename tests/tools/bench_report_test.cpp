@@ -140,6 +140,21 @@ TEST(BenchReport, OtherFormatsHaveOneLineARow) {
   EXPECT_NE(format_rows(two_rows(), "sql").find(R"('llama "1B", it''s F16')"), std::string::npos);
 }
 
+// A column has one type for all rows, also if the first one has no value there.
+TEST(BenchReport, SqlTypesColumnsByTheirValues) {
+  BenchRow drafted = two_rows()[1];
+  drafted.n_draft = 3;
+  drafted.accepted_share = 0.5;
+  drafted.pass_s = {0.1};
+  const std::string text = format_rows({two_rows()[0], drafted}, "sql");
+  const std::string table = text.substr(0, text.find('\n'));
+  EXPECT_NE(table.find(R"("accepted_share" REAL)"), std::string::npos) << table;
+  EXPECT_NE(table.find(R"("n_draft" INTEGER)"), std::string::npos) << table;
+  EXPECT_NE(table.find(R"("model" TEXT)"), std::string::npos) << table;
+  const std::string without = format_rows(two_rows(), "sql");
+  EXPECT_NE(without.find(R"("pass_s" REAL)"), std::string::npos) << without;
+}
+
 MachineLimits limits_of_a_card() {
   MachineLimits limits;
   limits.cuda = CudaLimits{.card = "a card",
