@@ -230,6 +230,18 @@ TEST_F(Generate, LogGoesToAFileAsWell) {
   EXPECT_NE(read_file(log).find("loaded in"), std::string::npos);
 }
 
+// A full disk is told in one line, and the text comes nevertheless.
+TEST_F(Generate, TellsOnceThatTheLogIsNotWritten) {
+  const ProcessResult result =
+      generate({"-v", "--temp", "0", "-n", "4", "--log-file", "/dev/full", "Once"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, generate({"-v", "--temp", "0", "-n", "4", "Once"}).out);
+  const size_t at = result.err.find("minfer: error: --log-file: ");
+  ASSERT_NE(at, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("--log-file", at + 27), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("LOG ERROR"), std::string::npos) << result.err;
+}
+
 // The same bytes for any locale and any number of threads.
 TEST_F(Generate, GreedyTextHasOneHash) {
   std::set<std::string> hashes;
