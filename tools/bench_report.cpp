@@ -121,7 +121,7 @@ std::string sql(const std::vector<BenchRow>& rows) {
     for (const auto& [name, value] : object.items()) {
       const std::string comma = names.empty() ? "" : ", ";
       const std::string quoted = with_doubled(name, '"');  // some are words of SQL: limit
-      columns += comma + quoted + " " + sql_type(objects, name);
+      if (text.empty()) columns += comma + quoted + " " + sql_type(objects, name);
       names += comma + quoted;
       const std::string plain = value.is_string() ? value.get<std::string>() : value.dump();
       const bool is_bare = value.is_number() || value.is_null();

@@ -5,7 +5,6 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <cstdio>
 #include <mutex>
 
 #include "kernels/base/error.h"
@@ -74,12 +73,15 @@ void configure_log(const CommonOptions& options) {
   auto logger = std::make_shared<spdlog::logger>("minfer", sinks.begin(), sinks.end());
   logger->set_level(chosen_level(options));
   logger->flush_on(spdlog::level::debug);
-  // A log that cannot be written, on a full disk, is told once: what the command does goes on.
-  logger->set_error_handler([once = std::make_shared<std::once_flag>()](const std::string& why) {
-    std::call_once(*once, [&] {
-      std::fputs(cat("minfer: error: --log-file: ", shortened(why, 200), '\n').c_str(), stderr);
+  if (!options.log_file.empty()) {
+    // A log that cannot be written, on a full disk, is told once: what the command does goes on.
+    logger->set_error_handler([to_stderr = sinks.front(),
+                               once = std::make_shared<std::once_flag>()](const std::string& why) {
+      std::call_once(*once, [&] {
+        spdlog::logger("minfer", to_stderr).error("--log-file: {}", shortened(why, 200));
+      });
     });
-  });
+  }
   spdlog::set_default_logger(std::move(logger));
 }
 

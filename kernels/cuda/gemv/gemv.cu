@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "kernels/cuda/gemv/params.h"
 #include "kernels/cuda/launch.h"
@@ -76,9 +77,12 @@ GemvParams params_of(const GemvNorm* norm, std::span<const GemvPart> parts, Epil
       }
       p.slot_bytes += p.scale_bytes + p.min_bytes;
     }
-    const bool are_subnormal = visit_half(  // codes as operands: fragments.cuh
-        half, [&]<typename T>() { return !subtracts<T>(weights_of(w), scales_of(w)); });
-    if (w.mins || are_subnormal) {
+    const auto [has_sums, are_subnormal] = visit_half(half, [&]<typename T>() {
+      const GemvWeights weights = weights_of(w);
+      const GemvScales scales = scales_of(w);
+      return std::pair(needs_sums<T>(weights, scales), !subtracts<T>(weights, scales));
+    });
+    if (has_sums) {  // codes that are operands as they are, are subnormal: fragments.cuh
       p.sum_shift = layout.unit == 0 ? 7 : std::min(6, p.unit_shift);
       p.n_sums = (p.n_chunks * chunk_columns) >> p.sum_shift;
       p.sum_factor = (w.mins ? 1.0f : -float(view_of(w).zero())) * (are_subnormal ? 0x1p-24f : 1);

@@ -197,8 +197,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
   GemvExpert* const experts = reinterpret_cast<GemvExpert*>(shared + layout.experts);
-  // Sums of activations are made where they are multiplied by codes or minimums.
-  constexpr bool kNeedsSums = kPacked && (has_mins(kKind) || !subtracts<T>(kWeights, kKind));
+  constexpr bool kNeedsSums = needs_sums<T>(kWeights, kKind);
   constexpr int kSumShift = kNeedsSums ? Scales::kSumShift : 0;
   bool has_sums = false;
   const GemvRun run(p, warp, gemv_block<kExperts>(p));
