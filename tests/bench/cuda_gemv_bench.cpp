@@ -25,7 +25,7 @@ void report(const char* what, const char* format, int64_t n_tokens, double us, d
   std::fflush(stdout);
 }
 
-// The GEMVs of 32 layers in a row, for each choice of GemvTuning.
+// The GEMVs of 32 layers in a row.
 void chain(cudaStream_t stream, TensorPool& pool, const DecodeActivations& a, const WeightFormat& f,
            double limit) {
   std::vector<std::vector<Matrix>> sets;
@@ -37,32 +37,10 @@ void chain(cudaStream_t stream, TensorPool& pool, const DecodeActivations& a, co
     }
   }
   const int64_t n_tokens = a.residual.view().shape[0];
-  const GemvTuning usual;
-  for (const int trigger_left : {0, 1, 3, 6, -1}) {
-    for (const int team_shift : {0, 1, 2, 4}) {
-      if ((n_tokens > 1 || trigger_left != usual.trigger_left) && team_shift != 1) continue;
-      if (n_tokens > 1 && trigger_left != usual.trigger_left) continue;
-      const bool is_usual = trigger_left == usual.trigger_left && team_shift == 1;
-      GemvTuning tuning = usual;
-      if (!is_usual) {
-        tuning.trigger_left = trigger_left;
-        if (trigger_left == usual.trigger_left) {
-          tuning.team_shift_float = team_shift;
-          tuning.team_shift_packed = team_shift;
-        }
-      }
-      const double us = graph_us(stream, 1, [&] {
-        for (size_t i = 0; i < sets.size(); ++i) run_gemv(stream, a, Which(i % 4), sets[i], tuning);
-      });
-      const std::string what = is_usual
-                                   ? "32 layers without attention"
-                                   : "32 layers, trigger_left " + std::to_string(trigger_left) +
-                                         (trigger_left == usual.trigger_left
-                                              ? ", teams of " + std::to_string(1 << team_shift)
-                                              : "");
-      report(what.c_str(), f.name, n_tokens, us, n_bytes, limit);
-    }
-  }
+  const double us = graph_us(stream, 1, [&] {
+    for (size_t i = 0; i < sets.size(); ++i) run_gemv(stream, a, Which(i % 4), sets[i]);
+  });
+  report("32 layers without attention", f.name, n_tokens, us, n_bytes, limit);
 }
 
 // Dequantizes the matrices of a GEMV to F16 in one call; counts bytes read and written. Outs rotate

@@ -131,6 +131,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .n_heads = narrow<int>(n_heads),
       .heads_per_kv = narrow<int>(n_heads / n_kv_heads),
       .blocks_per_kv = narrow<int>(layout.blocks_per_kv),
+      .rows_per_column = narrow<int>(ceil_div(int64_t{1} << 20, n_heads / n_kv_heads)),
       .rows_of_sequence = narrow<int>(a.rows_of_sequence),
       .table_pages = narrow<int>(pages_for(a.max_seq_len)),
       .window = a.window > 0 ? narrow<int>(a.window) : kNoWindow,
@@ -144,7 +145,10 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
                   narrow<unsigned>(n_sequences));
   const auto run_kind = [&]<int kD, bool kU8, bool kAligned, bool kMasked>() {
     const int n_bytes = ring_bytes(kernels_are_of_sm90(), kMasked);
-    const auto kernel = decode_kernel<kD, kU8, kAligned, kMasked>;
+    const bool is_plain =
+        kAligned && head_dim == kD && args.n_pairs == kD / 2 && !a.q_norm && !a.k_norm;
+    const auto kernel = is_plain ? decode_kernel<kD, kU8, kAligned, kMasked, kAligned>
+                                 : decode_kernel<kD, kU8, kAligned, kMasked, false>;
     MINFER_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
     // The carve-out of the GEMVs before and after it, so that an SM can run blocks of both at once.

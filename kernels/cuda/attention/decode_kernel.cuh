@@ -21,6 +21,7 @@ struct DecodeArgs {
   float2* states;      // [sequences, groups, splits.n, kMostHeads] maximum and sum
   float* sums;         // [sequences, groups, splits.n, kMostHeads, sum_dim]
   int sum_dim, n_pairs, n_heads, heads_per_kv, blocks_per_kv;
+  int rows_per_column;   // of a column of queries, in 2^-20: 1 / heads_per_kv, rounded up
   int rows_of_sequence;  // kMasked; else it is 1
   int table_pages;       // entries of a page table
   int window;            // positions that a query sees, or kNoWindow; kMasked
@@ -68,7 +69,9 @@ constexpr int kMostNewRows = int{kMaxGemvTokens};
 //             GEMV, fit on an SM. Dynamic smem: ring_bytes
 //   order     pos and the cache before it are read ahead of wait_for_predecessor (launchers.h): the
 //             ring of each warp is filled before it
-//   requires  head_dim <= kD; rows_of_sequence <= kMostNewRows
+//   requires  head_dim <= kD; rows_of_sequence <= kMostNewRows. kPlain: head_dim = kD, all of a
+//             head is rotated, and there are no norms; such kernels are two thirds as long, and
+//             code costs time even where it does not run
 //   maths     f32 rotation and softmax (ex2.approx); q rounded to F16; f16 x f16 summed in f32;
 //             weights are rounded to F16 where they multiply v, but not in their sum. U8: codes are
 //             exact in F16; k's scale multiplies the score, v's the weight, in f32. Everything is
@@ -76,8 +79,14 @@ constexpr int kMostNewRows = int{kMaxGemvTokens};
 //   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache of each sequence, for each of
 //             the blocks_per_kv blocks; all but the first of them may read from L2
 //   source    Dao et al. 2023, "Flash-Decoding" (splits); Milakov and Gimelshein 2018 (merge)
-template <int kD, bool kU8, bool kAligned, bool kMasked>
-__global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const DecodeArgs a) {
+template <int kD, bool kU8, bool kAligned, bool kMasked, bool kPlain>
+__global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const DecodeArgs args) {
+  DecodeArgs a = args;
+  if constexpr (kPlain) {
+    a.q_norm = a.k_norm = nullptr;
+    a.cache.head_dim = a.sum_dim = kD;
+    a.n_pairs = kD / 2;
+  }
   using Tile = DecodeTile<kD, kU8, kMasked>;
   using Ring = CacheRing<kD, kU8, kAligned, kMasked>;
   constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
@@ -113,7 +122,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   const int columns = min(kMostHeads, n_new * a.heads_per_kv - first_column);
   // Which of the sequence's rows a column has, and its query head.
   const auto token_of = [&](int column) {
-    return kMasked ? (first_column + column) / a.heads_per_kv : 0;
+    return kMasked ? (first_column + column) * a.rows_per_column >> 20 : 0;
   };
   const auto head_of = [&](int column) {
     return (kv_head - token_of(column)) * a.heads_per_kv + first_column + column;
@@ -137,7 +146,9 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   const auto index_of = [&](int x) { return warp + x * kWarps; };
   const auto is_key = [&](int r) { return r >= columns && r < columns + n_fresh; };
   // Which of the sequence's rows a key or value is.
-  const auto new_row = [&](int r) { return kMasked ? first_new + (r - columns) % n_fresh : 0; };
+  const auto new_row = [&](int r) {
+    return kMasked ? first_new + r - columns - (is_key(r) ? 0 : n_fresh) : 0;
+  };
   RawRow<kD> norms[2];  // of q and k
   if (a.q_norm != nullptr) norms[0].load(a.q_norm, 0, head_dim, a.n_pairs);
   if (a.k_norm != nullptr) norms[1].load(a.k_norm, 0, head_dim, a.n_pairs);

@@ -59,30 +59,30 @@ DecodeActivations::DecodeActivations(int64_t n_tokens)
       norm{weight, {}, 1e-5f, true} {}
 
 void run_gemv(cudaStream_t stream, const DecodeActivations& a, DecodeGemv gemv,
-              const std::vector<Matrix>& w, const GemvTuning& tuning) {
+              const std::vector<Matrix>& w) {
   const bool is_normed = a.x.view().shape[0] > 1;
   const GemvNorm* const norm = is_normed ? nullptr : &a.norm;
   const Tensor x = is_normed ? a.x : a.residual;
   switch (gemv) {
     case DecodeGemv::Qkv: {
       const GemvPart parts[] = {{&w[0], a.q, {}}, {&w[1], a.k, {}}, {&w[2], a.v, {}}};
-      return gemv_as(stream, x, norm, parts, Epilogue::Store, tuning);
+      return cuda::gemv(stream, x, norm, parts, Epilogue::Store);
     }
     case DecodeGemv::Output: {
       const GemvPart part{&w[0], a.residual, {}};
-      return gemv_as(stream, a.q, nullptr, {&part, 1}, Epilogue::Accumulate, tuning);
+      return cuda::gemv(stream, a.q, nullptr, {&part, 1}, Epilogue::Accumulate);
     }
     case DecodeGemv::GateUp: {
       const GemvPart parts[] = {{&w[0], a.h, {}}, {&w[1], {}, {}}};
-      return gemv_as(stream, x, norm, parts, Epilogue::SwiGlu, tuning);
+      return cuda::gemv(stream, x, norm, parts, Epilogue::SwiGlu);
     }
     case DecodeGemv::Down: {
       const GemvPart part{&w[0], a.residual, {}};
-      return gemv_as(stream, a.h, nullptr, {&part, 1}, Epilogue::Accumulate, tuning);
+      return cuda::gemv(stream, a.h, nullptr, {&part, 1}, Epilogue::Accumulate);
     }
     case DecodeGemv::Head: {
       const GemvPart part{&w[0], a.logits, {}};
-      return gemv_as(stream, x, norm, {&part, 1}, Epilogue::Store, tuning);
+      return cuda::gemv(stream, x, norm, {&part, 1}, Epilogue::Store);
     }
   }
 }

@@ -29,6 +29,6 @@ struct DecodeActivations {
   GemvNorm norm;
 };
 void run_gemv(cudaStream_t stream, const DecodeActivations& a, DecodeGemv gemv,
-              const std::vector<Matrix>& w, const GemvTuning& tuning = {});
+              const std::vector<Matrix>& w);
 
 }  // namespace minfer::cuda

@@ -56,6 +56,7 @@ __device__ inline Choice choose_of(const float* logits, const Router& router) {
 
   float total = 0, own = 0;
   int own_expert = 0;
+#pragma unroll 1
   for (int j = 0; j < router.n_active; ++j) {
     uint32_t best = 0;
     int best_expert = 0;

@@ -3,6 +3,7 @@
 namespace minfer::cuda {
 
 template auto expert_gemv_kernel_of<__nv_bfloat16>(GemvWeights weights, int scales_in_tile,
-                                                   GemvScales scales) -> void (*)(GemvParams);
+                                                   GemvScales scales, GemvUse use)
+    -> void (*)(GemvParams);
 
 }  // namespace minfer::cuda

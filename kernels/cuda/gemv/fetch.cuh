@@ -12,9 +12,11 @@ namespace minfer::cuda {
 // partial sum for every tile that its team's run touches; if the run is empty, for the tile where
 // it would begin. So the warps with the same place in their teams store at most
 // n_tiles - 1 + (number of teams) partial sums.
+template <bool kPacked>
 struct GemvRun {
-  int n_tiles, n_all;      // tiles and steps of the block
-  int stride, team_shift;  // warps of a team: a warp takes every stride-th step; log2 of it
+  static constexpr int kTeamShift = team_shift(kPacked), kStride = 1 << kTeamShift;
+
+  int n_tiles, n_all;  // tiles and steps of the block
   int team, member;
   int tile, chunk;  // of the warp's first step; chunk may lie past the end of the tile
   int rest;         // steps from the begin of `tile` to the end of the team's run
@@ -23,23 +25,21 @@ struct GemvRun {
     const int rounds = p.rounds + (block < p.n_longer ? 1 : 0);
     n_tiles = rounds * p.tiles_of_round;
     n_all = n_tiles * p.n_chunks;
-    team_shift = p.team_shift;
-    stride = 1 << team_shift;
-    team = warp >> team_shift;
-    member = warp & (stride - 1);
+    team = warp >> kTeamShift;
+    member = warp & (kStride - 1);
     tile = begin_of(team) / p.n_chunks;
     chunk = begin_of(team) - tile * p.n_chunks + member;
     rest = begin_of(team + 1) - tile * p.n_chunks;
   }
 
-  __device__ int log_teams() const { return kGemvWarpsLog - team_shift; }
-  __device__ int begin_of(int which) const { return (n_all * which) >> log_teams(); }
+  static constexpr int kLogTeams = kGemvWarpsLog - kTeamShift;
+  __device__ int begin_of(int which) const { return (n_all * which) >> kLogTeams; }
   // The team whose run holds a step: the last one whose run begins at or before it.
-  __device__ int team_of(int step) const { return (((step + 1) << log_teams()) - 1) / n_all; }
+  __device__ int team_of(int step) const { return (((step + 1) << kLogTeams) - 1) / n_all; }
   // Number of steps of this warp.
-  __device__ int n_steps() const { return max(0, (rest - chunk + stride - 1) >> team_shift); }
+  __device__ int n_steps() const { return max(0, (rest - chunk + kStride - 1) >> kTeamShift); }
   // Index of the warp's partial sum of a tile.
-  __device__ int partial(int of_tile) const { return ((of_tile + team) << team_shift) + member; }
+  __device__ int partial(int of_tile) const { return ((of_tile + team) << kTeamShift) + member; }
 };
 
 // The part (matrix) that a tile of the block belongs to, and its index in that part.
@@ -64,58 +64,72 @@ __device__ inline int gemv_block(const GemvParams& p) {
 struct ExpertGemvTile {
   int part, slot, row_tile;
 };
+template <GemvUse kUse>
+__device__ inline int tiles_of_round(const GemvParams& p) {
+  return kUse == GemvUse::GateUp ? 2 : p.tiles_of_round;
+}
+template <GemvUse kUse>
 __device__ inline ExpertGemvTile expert_tile_of(const GemvParams& p, int tile) {
   const GemvExperts& e = p.experts;
-  const int round = tile / p.tiles_of_round, in_round = tile - round * p.tiles_of_round;
+  const int n = tiles_of_round<kUse>(p), round = tile / n, in_round = tile - round * n;
   const int at = gemv_block<true>(p) + round * e.blocks_of_row;
-  if (!p.pairs) return {0, in_round, at};
+  if (kUse == GemvUse::Down) return {0, in_round, at};
   return {in_round, at / e.row_tiles, at % e.row_tiles};
 }
 
 // Issues the copies of a warp, step after step. Each lane copies the 16-byte words that it will
 // multiply itself; scales and mins follow them in the slot.
-template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, bool kExperts = false>
+template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, GemvUse kUse>
 struct GemvFetch {
   static constexpr bool kPacked = kWeights != GemvWeights::Float;
   static constexpr int kChunkBytes = chunk_bytes_of(kWeights);
+  using Run = GemvRun<kPacked>;
 
   const uint8_t* words;  // where the lane's words of the next step are
   const uint8_t* scales;
   const uint8_t* mins;
   int row_8;  // float weights: bytes from row g to row g + 8
-  int tile, chunk, stride;
+  int tile;
+  int rest;  // of the tile's rows, from the next step on: bytes of codes or columns of floats
   const GemvExpert* experts;  // with experts: in shared memory
 
-  __device__ GemvFetch(const GemvParams& p, const GemvRun& run, const GemvExpert* chosen = nullptr)
+  __device__ GemvFetch(const GemvParams& p, const Run& run, const GemvExpert* chosen = nullptr)
       : words(nullptr),
         scales(nullptr),
         mins(nullptr),
         row_8(0),
         tile(run.tile),
-        chunk(run.chunk),
-        stride(run.stride),
+        rest(0),
         experts(chosen) {
-    if (run.n_steps() > 0) seek(p);
+    if (run.n_steps() > 0) seek(p, run.chunk);
   }
 
-  // Sets the pointers to the step at `tile` and `chunk`, which must not lie past the block's last.
-  __device__ void seek(const GemvParams& p) {
+  // Of a row: bytes of codes, or columns of floats; and of a chunk.
+  __device__ static int row_size(const GemvParams& p) {
+    return kPacked ? p.row_tile_bytes : p.in_dim;
+  }
+  static constexpr int kChunkSize = kPacked ? kChunkBytes : kTileColumns;
+
+  // Sets the pointers to the step at `chunk` of `tile`, or as many chunks into the tiles behind it;
+  // not past the block's last.
+  __device__ void seek(const GemvParams& p, int chunk) {
     while (chunk >= p.n_chunks) {
       chunk -= p.n_chunks;
       ++tile;
     }
-    if constexpr (kExperts) {
-      const ExpertGemvTile at = expert_tile_of(p, tile);
+    rest = row_size(p) - chunk * kChunkSize;
+    if constexpr (is_of_experts(kUse)) {
+      const ExpertGemvTile at = expert_tile_of<kUse>(p, tile);
       const ExpertPlace& place = experts[at.slot].places[at.part];
       seek(p, {place.weights, place.scales, place.mins, nullptr, nullptr, p.parts[0].out_dim},
-           at.row_tile);
+           at.row_tile, chunk);
     } else {
       const auto [part_index, row_tile] = tile_of(p, tile);
-      seek(p, p.parts[part_index], row_tile);
+      seek(p, p.parts[part_index], row_tile, chunk);
     }
   }
 
-  __device__ void seek(const GemvParams& p, const GemvPartParams& part, int row_tile) {
+  __device__ void seek(const GemvParams& p, const GemvPartParams& part, int row_tile, int chunk) {
     const int lane = int(threadIdx.x) % 32;
     if constexpr (!kPacked) {
       const int first = row_tile * kTileRows + lane / 4, last = part.out_dim - 1;
@@ -136,38 +150,27 @@ struct GemvFetch {
     }
   }
 
-  // Starts copying the step's chunk to a slot, and advances to the next step.
-  __device__ void begin(uint32_t slot, const GemvParams& p) {
+  // Starts copying the step's chunk to a slot, of which `to` is the lane's first word, and advances
+  // to the next step.
+  __device__ void begin(uint32_t to, const GemvParams& p) {
     const int lane = int(threadIdx.x) % 32;
-    const uint32_t to = slot + uint32_t(lane * 16);
-    if (chunk >= p.n_chunks) seek(p);
+    if (rest <= 0) seek(p, (row_size(p) - rest) / kChunkSize);
     if constexpr (!kPacked) {
-      const int columns = p.in_dim - chunk * kTileColumns;
-      if (columns >= kTileColumns) {
-        ptx::copy_async_16(to, words);
-        ptx::copy_async_16(to + 512, words + 64);
-        ptx::copy_async_16(to + 1024, words + row_8);
-        ptx::copy_async_16(to + 1536, words + row_8 + 64);
-      } else {  // columns past the last one are zeros, without a read
-        const int first = lane % 4 * 8 < columns ? 16 : 0;
-        const int second = lane % 4 * 8 + 32 < columns ? 16 : 0;
-        ptx::copy_async_16(to, words, first);
-        ptx::copy_async_16(to + 512, words + 64, second);
-        ptx::copy_async_16(to + 1024, words + row_8, first);
-        ptx::copy_async_16(to + 1536, words + row_8 + 64, second);
-      }
-      words += stride * (kTileColumns * 2);
+      // Columns past the last one are zeros, without a read.
+      const int first = lane % 4 * 8 < rest ? 16 : 0;
+      const int second = lane % 4 * 8 + 32 < rest ? 16 : 0;
+      ptx::copy_async_16(to, words, first);
+      ptx::copy_async_16(to + 512, words + 64, second);
+      ptx::copy_async_16(to + 1024, words + row_8, first);
+      ptx::copy_async_16(to + 1536, words + row_8 + 64, second);
+      words += Run::kStride * (kTileColumns * 2);
     } else {
-      const int n_bytes = p.row_tile_bytes - chunk * kChunkBytes;
 #pragma unroll
       for (int piece = 0; piece < kChunkBytes; piece += kPieceBytes) {
-        if (n_bytes >= kChunkBytes) {
-          ptx::copy_async_16(to + uint32_t(piece), words + piece);
-        } else {  // the last chunk may be short
-          ptx::copy_async_16(to + uint32_t(piece), words + piece, piece < n_bytes ? 16 : 0);
-        }
+        // The last chunk may be short.
+        ptx::copy_async_16(to + uint32_t(piece), words + piece, piece < rest ? 16 : 0);
       }
-      words += stride * kChunkBytes;
+      words += Run::kStride * kChunkBytes;
       if (kScales != 0) {
         // Those of F16 are at most 512 bytes, those of F32 1024, records 1312.
         constexpr int kMost = are_products(kKind) ? 1536 : are_f32(kKind) ? 1024 : 512;
@@ -184,12 +187,12 @@ struct GemvFetch {
               ptx::copy_async_16(to + uint32_t(kChunkBytes + p.scale_bytes + i), mins + i);
             }
           }
-          mins += stride * p.min_bytes;
+          mins += Run::kStride * p.min_bytes;
         }
-        scales += stride * p.scale_bytes;
+        scales += Run::kStride * p.scale_bytes;
       }
     }
-    chunk += stride;
+    rest -= Run::kStride * kChunkSize;
   }
 };
 

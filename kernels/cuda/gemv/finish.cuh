@@ -6,18 +6,28 @@
 
 namespace minfer::cuda {
 
-// The sum of what the block's warps left of a tile. element: token * 16 + row of the tile.
-__device__ inline float sum_of_partials(const float* partials, const GemvRun& run,
-                                        const GemvParams& p, int tile, int element) {
-  const int of_tile = 16 * p.n_tokens, begin = tile * p.n_chunks;
-  const int first = (tile + run.team_of(begin)) << run.team_shift;
-  const int last = (tile + run.team_of(begin + p.n_chunks - 1) + 1) << run.team_shift;
-  const float* from = partials + first * of_tile + element;
-  float sum = 0;
+// What the block's warps left of a tile: partial sums first ... last - 1. It is found before the
+// barrier behind which they are there, since it takes two divisions.
+struct TilePartials {
+  int first = 0, last = 0;
+
+  TilePartials() = default;
+  template <bool kPacked>
+  __device__ TilePartials(const GemvRun<kPacked>& run, const GemvParams& p, int tile) {
+    const int begin = tile * p.n_chunks;
+    first = (tile + run.team_of(begin)) << run.kTeamShift;
+    last = (tile + run.team_of(begin + p.n_chunks - 1) + 1) << run.kTeamShift;
+  }
+  // element: token * 16 + row of the tile.
+  __device__ float sum(const float* partials, int n_tokens, int element) const {
+    const int of_tile = 16 * n_tokens;
+    const float* from = partials + first * of_tile + element;
+    float sum = 0;
 #pragma unroll 4
-  for (int k = first; k < last; ++k, from += of_tile) sum += *from;
-  return sum;
-}
+    for (int k = first; k < last; ++k, from += of_tile) sum += *from;
+    return sum;
+  }
+};
 
 // The scale and the minimum of a whole row, which is `row` of a tile; 1 and 0 where there are none.
 struct RowScale {
@@ -45,11 +55,12 @@ struct RowScale {
 
 // The end of the gemv kernel: adds up the partial sums of its warps, applies scales and mins of
 // rows, biases and the epilogue, and stores the outputs. Every thread of the block calls it.
-template <typename T, bool kPacked, bool kRowScales>
+template <typename T, bool kPacked, bool kRowScales, GemvUse kUse>
 __device__ inline void finish_tiles(const float* partials, const float* sums,
                                     const StagedNorms& norms, const GemvParams& p) {
-  const GemvRun run(p, int(threadIdx.x) / 32, int(blockIdx.x));
-  const int n_matrices = p.pairs ? 2 : 1, of_tile = 16 * p.n_tokens;
+  const GemvInput input = input_of<kUse>(p);
+  const GemvRun<kPacked> run(p, int(threadIdx.x) / 32, int(blockIdx.x));
+  const int n_matrices = p.pairs ? 2 : 1, of_tile = 16 * input.n_tokens;
   const int n_elements = run.n_tiles / n_matrices * of_tile;
   // Elements go to the last warps first: within a team, the last warps have the fewest steps and
   // arrive first.
@@ -67,10 +78,12 @@ __device__ inline void finish_tiles(const float* partials, const float* sums,
     // These loads are in flight while other warps still multiply.
     float bias[2] = {}, residual = 0;
     RowScale scales[2];
+    TilePartials own[2];
     if (finishes) {
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         if (m >= n_matrices) break;
+        own[m] = TilePartials(run, p, tile + m);
         if (parts[m].bias != nullptr) bias[m] = to_float(static_cast<const T*>(parts[m].bias)[row]);
         if (kPacked && kRowScales) {
           scales[m].load(parts[m].scales, parts[m].mins, at_tile.row_tile, row, p);
@@ -82,58 +95,63 @@ __device__ inline void finish_tiles(const float* partials, const float* sums,
     if (is_first) __syncthreads();
     is_first = false;
     if (!finishes) continue;
-    const float scale = norms.scale(token, p);
+    const float scale = norms.scale(token, input);
 
     float result[2] = {};
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       if (m >= n_matrices) break;
-      result[m] = sum_of_partials(partials, run, p, tile + m, in_tile);
+      result[m] = own[m].sum(partials, input.n_tokens, in_tile);
       if (kPacked && kRowScales) result[m] = scales[m].applied(result[m], sums, token, p);
       result[m] = result[m] * scale + bias[m];
     }
-    store_result<T>(parts[0].out, at, p.out_is_f32, p.epilogue, result[0], result[1], residual);
+    store_result<T, kUse == GemvUse::Any>(parts[0].out, at, p.out_is_f32, p.epilogue, result[0],
+                                          result[1], residual);
   }
 }
 
-// The same with experts, for one row of x. With `pairs`, out [n_active, out_dim] is the hidden
+// The same with experts, for one row of x. With GateUp, out [n_active, out_dim] is the hidden
 // layer of each expert, times its weight; else out [out_dim] is the sum over the experts, in their
 // order. results: a float for each row of the block's tiles.
-template <typename T, bool kPacked, bool kRowScales>
+template <typename T, bool kPacked, bool kRowScales, GemvUse kUse>
 __device__ inline void finish_experts(float* results, const float* partials, const float* sums,
                                       void* out, const GemvExpert* experts, const GemvParams& p) {
-  const GemvRun run(p, int(threadIdx.x) / 32, gemv_block<true>(p));
-  const int out_dim = p.parts[0].out_dim;
-  const int n_rows = run.n_tiles / p.tiles_of_round * 16;  // of out
+  constexpr bool kPairs = kUse == GemvUse::GateUp;
+  const int n_tokens = input_of<kUse>(p).n_tokens;
+  const GemvRun<kPacked> run(p, int(threadIdx.x) / 32, gemv_block<true>(p));
+  const int out_dim = p.parts[0].out_dim, n_of_round = tiles_of_round<kUse>(p);
+  const int n_rows = run.n_tiles / n_of_round * 16;  // of out
   const auto row_of = [&](int i) {
-    const int tile = i / 16 * p.tiles_of_round;
-    return expert_tile_of(p, tile).row_tile * kTileRows + i % 16;
+    const int tile = i / 16 * n_of_round;
+    return expert_tile_of<kUse>(p, tile).row_tile * kTileRows + i % 16;
   };
   const int own = int(threadIdx.x);
   float residual = 0;  // of the thread's first row: in flight while other warps still multiply
-  if (!p.pairs && own < n_rows && row_of(own) < out_dim) {
+  if (!kPairs && own < n_rows && row_of(own) < out_dim) {
     residual = static_cast<const float*>(out)[row_of(own)];
   }
   bool is_first = true;
   for (int i = own; i < run.n_tiles * 16 || is_first; i += kGemvThreads) {
     const int tile = i / 16, in_tile = i % 16;
-    const ExpertGemvTile at = expert_tile_of(p, tile);
-    const int row = at.row_tile * kTileRows + in_tile, token = p.pairs ? 0 : at.slot;
+    const ExpertGemvTile at = expert_tile_of<kUse>(p, tile);
+    const int row = at.row_tile * kTileRows + in_tile, token = kPairs ? 0 : at.slot;
     const bool has_row = i < run.n_tiles * 16 && row < out_dim;
     RowScale scale;
     float bias = 0;
+    TilePartials its;
     if (has_row) {
+      its = TilePartials(run, p, tile);
       const ExpertPlace& place = experts[at.slot].places[at.part];
       if (kPacked && kRowScales) scale.load(place.scales, place.mins, at.row_tile, in_tile, p);
       if (place.bias != nullptr) {
         bias = to_float(static_cast<const T*>(place.bias)[row]);
-        if (!p.pairs) bias *= experts[at.slot].weight;
+        if (!kPairs) bias *= experts[at.slot].weight;
       }
     }
     if (is_first) __syncthreads();
     is_first = false;
     if (!has_row) continue;
-    float sum = sum_of_partials(partials, run, p, tile, token * 16 + in_tile);
+    float sum = its.sum(partials, n_tokens, token * 16 + in_tile);
     if (kPacked && kRowScales) sum = scale.applied(sum, sums, token, p);
     results[i] = sum + bias;
   }
@@ -141,16 +159,16 @@ __device__ inline void finish_experts(float* results, const float* partials, con
   for (int i = own; i < n_rows; i += kGemvThreads) {
     const int row = row_of(i);
     if (row >= out_dim) continue;
-    const float* const of_row = results + i / 16 * p.tiles_of_round * 16 + i % 16;
-    if (p.pairs) {
-      const int slot = expert_tile_of(p, i / 16 * p.tiles_of_round).slot;
+    const float* const of_row = results + i / 16 * n_of_round * 16 + i % 16;
+    if (kPairs) {
+      const int slot = expert_tile_of<kUse>(p, i / 16 * n_of_round).slot;
       const float hidden =
           precise::swiglu(of_row[0], of_row[16], p.experts.clamp) * experts[slot].weight;
       static_cast<T*>(out)[int64_t{slot} * out_dim + row] = from_float<T>(hidden);
       continue;
     }
     float sum = 0;
-    for (int slot = 0; slot < p.tiles_of_round; ++slot) sum += of_row[slot * 16];
+    for (int slot = 0; slot < n_of_round; ++slot) sum += of_row[slot * 16];
     float& to = static_cast<float*>(out)[row];
     to = (i == own ? residual : to) + sum;
   }

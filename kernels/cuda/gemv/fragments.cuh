@@ -150,10 +150,13 @@ struct ChunkScales {
     return record_end - high_chunk_bytes(high_bits_of(kWeights));
   }
 
-  // Points to the scales and mins behind the codes of the chunk in `slot`.
-  __device__ void set_slot(const uint8_t* slot, int g, const GemvParams& p) {
-    scales = slot + chunk_bytes_of(kWeights);
-    mins = scales + p.scale_bytes;
+  // Bytes from row to row, where they lie so from the beginning on.
+  static constexpr int kRowBytes = are_products(kKind) ? 0 : are_f32(kKind) ? 8 : 4;
+
+  // Points to the scales and mins of a chunk. of_row: kRowBytes * g behind their begin in the slot.
+  __device__ void set_slot(const uint8_t* of_row, int g, const GemvParams& p) {
+    scales = of_row;
+    mins = scales + p.scale_bytes + g * (8 - kRowBytes);
     if constexpr (are_products(kKind)) {
       record_end = scales + p.scale_bytes;
       mins = scales + kTileRows * (2 + 4 * kScales);  // a chunk has four tiles
@@ -163,9 +166,6 @@ struct ChunkScales {
         min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
         mins += kTileRows * 2 + g * 8;
       }
-    } else {
-      scales += g * (are_f32(kKind) ? 8 : 4);
-      mins += g * 8;
     }
   }
 

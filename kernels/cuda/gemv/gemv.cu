@@ -127,7 +127,6 @@ Sharing sharing_of(const GemvParams& p, bool behind_guest, int n_sms) {
 bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
   p.tokens_shift = std::bit_width(unsigned(p.n_tokens) - 1);
-  p.warps_per_token = kGemvWarps >> p.tokens_shift;
   const bool is_float = p.row_tile_bytes == 0;
   // Measured for the GEMVs of 32 layers: one token of U4 with F32 scales and minimums takes 1653 us
   // if the GEMV of 11008 columns shares the SM with the next kernel, else 2051 us. For floats, two
@@ -139,10 +138,11 @@ bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   const bool are_several_of_codes = are_several && !is_float;
   const auto take = [&](int n_stages, Sharing sharing, int limit) {
     p.n_stages = n_stages;
+    p.ring_bytes = n_stages * p.slot_bytes;
     // A block of several tokens mostly begins when its predecessor has ended, or nearly: its input
     // would come behind all that the ring copies. Floats have longer runs, and win nothing.
     p.early_stages = are_several_of_codes ? 1 : n_stages;
-    const int n_bytes = gemv_shared(p).total;
+    const int n_bytes = gemv_shared(p, input_of(p)).total;
     p.shared_bytes = sharing == Sharing::Guest
                          ? n_bytes
                          : std::min(std::max(n_bytes, kMoreThanHalf), shared_limit);
@@ -167,7 +167,7 @@ bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   }
   // With two stages behind a norm, a pass of 4 tokens of INT4 takes 6 % less time than with four:
   // they leave attention room beside q, k and v. Gate and up, and 8 tokens, are 1 % faster, too.
-  const int most_stages = are_several_of_codes && p.norm != InputNorm::None ? 2 : 4;
+  const int most_stages = are_several_of_codes && p.norm != InputNorm::None ? 2 : kMostStages;
   for (int n_stages = most_stages; n_stages >= 1; --n_stages) {
     if (take(n_stages, Sharing::Alone, shared_limit)) return true;
   }
@@ -177,7 +177,8 @@ bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
 // Picks the tokens per launch: all if they fit in shared memory, else equal batches over the fewest
 // launches, since each launch rereads the weights. Returns false if not even one token fits.
 bool fit(GemvParams& p, int64_t n_tokens, Sharing sharing) {
-  p.n_partials = ((most_tiles(p) - 1) << p.team_shift) + kGemvWarps;  // see GemvRun
+  p.n_partials =
+      ((most_tiles(p) - 1) << team_shift(p.row_tile_bytes != 0)) + kGemvWarps;  // see GemvRun
   const int shared_limit = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   for (int64_t n_launches = 1; n_launches <= n_tokens; ++n_launches) {
     p.n_tokens = narrow<int>(ceil_div(n_tokens, n_launches));
@@ -217,21 +218,15 @@ bool takes(const Matrix& w, DType half) {
 // shared memory. Returns false if the kernel cannot compute them.
 bool launch_parts(cudaStream_t stream, Tensor x, const GemvNorm* norm,
                   std::span<const GemvPart> parts, Epilogue epilogue, DType half,
-                  const GemvTuning& tuning) {
+                  bool behind_guest) {
   const Matrix& w = *parts[0].w;
   if (!takes(w, half)) return false;
   GemvParams p = params_of(norm, parts, epilogue, half);
   const int n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
   const int grid = std::min(p.n_tiles, n_sms);
-  p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
-  p.trigger_left = tuning.trigger_left;
   set_rounds(p, grid, p.pairs ? 2 : 1);
-  if (!fit(p, x.shape[0], sharing_of(p, tuning.behind_guest, n_sms))) return false;
+  if (!fit(p, x.shape[0], sharing_of(p, behind_guest, n_sms))) return false;
 
-  const auto kernel = visit_half(half, [&]<typename T>() {
-    return gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w));
-  });
-  set_shared_memory(kernel, p);
   const int64_t at_once = p.n_tokens;
   for (int64_t token = 0; token < x.shape[0]; token += at_once) {
     p.n_tokens = narrow<int>(std::min(at_once, x.shape[0] - token));
@@ -239,6 +234,10 @@ bool launch_parts(cudaStream_t stream, Tensor x, const GemvNorm* norm,
     for (size_t i = 0; i < parts.size(); ++i) {
       p.parts[i].out = parts[i].out ? parts[i].out.rows(token, p.n_tokens).data : nullptr;
     }
+    const auto kernel = visit_half(half, [&]<typename T>() {
+      return gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w), use_of(p));
+    });
+    set_shared_memory(kernel, p);
     launch(kernel, dim3(unsigned(grid)), dim3(kGemvThreads), size_t(p.shared_bytes), stream, p);
   }
   return true;
@@ -289,16 +288,11 @@ DType half_type(Tensor x, const GemvNorm* norm) {
 
 void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
           Epilogue epilogue, bool behind_guest) {
-  gemv_as(stream, x, norm, parts, epilogue, {.behind_guest = behind_guest});
-}
-
-void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
-             Epilogue epilogue, const GemvTuning& tuning) {
   const DType half = half_type(x, norm);
   check(x, norm, parts, epilogue, half);
   if (is_gated(epilogue)) {
     if (!same_format(*parts[0].w, *parts[1].w) ||
-        !launch_parts(stream, x, norm, parts, epilogue, half, tuning)) {
+        !launch_parts(stream, x, norm, parts, epilogue, half, behind_guest)) {
       gemv_plain(stream, x, norm, parts, epilogue);
     }
     return;
@@ -310,7 +304,7 @@ void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<cons
       ++end;
     }
     const auto run = parts.subspan(begin, end - begin);
-    if (!launch_parts(stream, x, norm, run, epilogue, half, tuning)) {
+    if (!launch_parts(stream, x, norm, run, epilogue, half, behind_guest)) {
       gemv_plain(stream, x, norm, run, epilogue);
     }
   }
@@ -340,8 +334,6 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
   p = params_of(norm, std::span(parts).first(up != nullptr ? 2 : 1), epilogue, half);
   p.x = x.data;
   p.parts[0].out = out.data;
-  const GemvTuning tuning;
-  p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
   p.experts.n_active = n_active;
   p.experts.places[0] = first.places;
   p.experts.places[1] = up != nullptr ? up->places : nullptr;
@@ -352,7 +344,7 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
   set_rounds(p, launch.grid_of_row, up != nullptr ? 2 : n_active);
   if (!fit(p, n_tokens, shares) || p.n_tokens != n_tokens) return std::nullopt;
   launch.kernel = visit_half(half, [&]<typename T>() {
-    return expert_gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w));
+    return expert_gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w), use_of(p));
   });
   return launch;
 }
@@ -361,7 +353,9 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
 // beside those.
 std::optional<std::array<ExpertLaunch, 2>> expert_launches(const ExpertStep& step, DType half) {
   const int n_active = narrow<int>(step.spec.n_active_experts);
-  if (!step.spec.has_swiglu() || n_active > kMaxGemvTokens) return std::nullopt;
+  if (!step.spec.has_swiglu() || !step.norm.is_rms || n_active > kMaxGemvTokens) {
+    return std::nullopt;
+  }
   const ExpertMatrices gate = matrices_of(step.moe, ExpertPart::Gate);
   const ExpertMatrices up = matrices_of(step.moe, ExpertPart::Up);
   const ExpertMatrices down = matrices_of(step.moe, ExpertPart::Down);
@@ -381,7 +375,8 @@ std::optional<std::array<ExpertLaunch, 2>> expert_launches(const ExpertStep& ste
 
 bool expert_gemv_takes(const MoeWeights& moe, const LayerSpec& spec, DType half) {
   const int64_t dim = moe.experts.front().w_up.weight.in_dim;
-  const GemvNorm norm{Tensor{nullptr, half, {dim}}, {}};
+  const GemvNorm norm{
+      .weight = Tensor{nullptr, half, {dim}}, .bias = {}, .is_rms = spec.norm == NormKind::Rms};
   const ExpertStep step{.x = Tensor{nullptr, DType::F32, {1, dim}},
                         .norm = norm,
                         .logits = {},

@@ -2,7 +2,7 @@
 
 namespace minfer::cuda {
 
-template auto gemv_kernel_of<__half>(GemvWeights weights, int scales_in_tile, GemvScales scales)
-    -> void (*)(GemvParams);
+template auto gemv_kernel_of<__half>(GemvWeights weights, int scales_in_tile, GemvScales scales,
+                                     GemvUse use) -> void (*)(GemvParams);
 
 }  // namespace minfer::cuda

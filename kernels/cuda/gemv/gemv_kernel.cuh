@@ -10,15 +10,16 @@
 
 namespace minfer::cuda {
 
-// total += the chunk in `slot` times the staged input. x points into the staged row of the lane's
-// token, at the chunk's first column plus the lane's offset of 8 t elements.
+// total += a chunk times the staged input. `of_lane` points to the lane's first word of the chunk
+// in its slot, x into the staged row of the lane's token, at the chunk's first column plus the
+// lane's offset of 8 t elements.
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
-__device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
+__device__ inline void multiply_step(float (&total)[2][4], const uint8_t* of_lane, const T* x,
                                      const ChunkScales<kWeights, kScales, kKind>& scales,
                                      const CodesOf<T, kWeights, kKind>& codes,
                                      const TableBytes& table) {
   const auto words = [&](int piece) {
-    return *reinterpret_cast<const uint4*>(slot + piece * kPieceBytes + threadIdx.x % 32 * 16);
+    return *reinterpret_cast<const uint4*>(of_lane + piece * kPieceBytes);
   };
   const auto activations = [&](int tile, int half) {
     return *reinterpret_cast<const uint4*>(x + tile * kTileColumns + half * 32);
@@ -105,38 +106,35 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
   }
 }
 
-// Waits until at most n of the thread's groups of copies are under way: 2 or 1 mostly, 4 at most.
+// Waits until at most n of the thread's groups of copies are under way, n <= kMost. It jumps once.
+template <int kMost>
 __device__ inline void wait_for_copies(int n) {
-  if (n == 2) {
-    ptx::copy_async_wait<2>();
-  } else if (n == 1) {
-    ptx::copy_async_wait<1>();
-  } else if (n == 3) {
-    ptx::copy_async_wait<3>();
-  } else if (n == 4) {
-    ptx::copy_async_wait<4>();
-  } else {
-    ptx::copy_async_wait<0>();
+  ptx::copy_async_wait<kMost>();
+  if constexpr (kMost > 0) {
+    if (n < kMost) wait_for_copies<kMost - 1>(n);
   }
 }
 
-// Which row of x a block works on, and where its rows of x begin: [n_tokens, in_dim] each.
-template <bool kExperts>
+// Where a block's rows of x begin, and its rows of out.
+template <typename T, GemvUse kUse>
 __device__ inline const void* row_of_x(const GemvParams& p) {
-  if constexpr (!kExperts) return p.x;
+  if constexpr (!is_of_experts(kUse)) return p.x;
   const int64_t row = int(blockIdx.x) / p.experts.blocks_of_row;
-  const int element_bytes = p.norm == InputNorm::None ? 2 : 4;
-  return static_cast<const uint8_t*>(p.x) + row * p.n_tokens * p.in_dim * element_bytes;
+  const int element_bytes = kUse == GemvUse::GateUp ? 4 : 2;
+  return static_cast<const uint8_t*>(p.x) +
+         row * input_of<kUse>(p).n_tokens * p.in_dim * element_bytes;
 }
-template <typename T>
+template <typename T, GemvUse kUse>
 __device__ inline void* out_row(const GemvParams& p) {
+  constexpr bool kPairs = kUse == GemvUse::GateUp;
   const int64_t row = int(blockIdx.x) / p.experts.blocks_of_row;
-  const int64_t n = int64_t{p.pairs ? p.experts.n_active : 1} * p.parts[0].out_dim;
-  return static_cast<uint8_t*>(p.parts[0].out) + row * n * (p.pairs ? sizeof(T) : sizeof(float));
+  const int64_t n = int64_t{kPairs ? p.experts.n_active : 1} * p.parts[0].out_dim;
+  return static_cast<uint8_t*>(p.parts[0].out) + row * n * (kPairs ? sizeof(T) : sizeof(float));
 }
 
 // Puts the chosen experts of the block's row into shared memory. One warp calls it; a barrier must
 // follow.
+template <GemvUse kUse>
 __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
   const GemvExperts& e = p.experts;
   const int64_t row = int(blockIdx.x) / e.blocks_of_row;
@@ -145,7 +143,7 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
   if (lane >= e.n_active) return;
   GemvExpert& to = experts[lane];
   to.places[0] = e.places[0][choice.expert];
-  if (p.pairs) to.places[1] = e.places[1][choice.expert];
+  if (kUse == GemvUse::GateUp) to.places[1] = e.places[1][choice.expert];
   to.weight = choice.weight;
 }
 
@@ -159,7 +157,7 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //             filled before the predecessor has ended (PDL), or in part (early_stages). With 1 or 2
 //             tokens, a block of the next kernel usually fits on the SM beside this one, with more
 //             only some (Sharing in gemv.cu)
-//   requires  in_dim % 8 == 0
+//   requires  in_dim % 8 == 0, and what kUse says
 //   maths     multiplications are exact; sums are f32, in an order that depends only on the shapes
 //             and the number of SMs: each warp sums along its chunks, scaled group by group, then
 //             the sums of the warps are added; one rounding at the store. Where the zero code is
@@ -177,7 +175,7 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 // uses its expert's, and the results are summed over the experts. That launch follows the one with
 // `pairs`, which lets it begin when the router has ended: so it chooses for itself, and copies its
 // weights meanwhile.
-template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, bool kExperts = false>
+template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, GemvUse kUse>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     gemv_kernel(const __grid_constant__ GemvParams p) {
   uint8_t* const shared = ptx::dynamic_shared();
@@ -189,7 +187,9 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   constexpr float kLower = kPacked ? 1 / Own::kFactor : 1;
   constexpr float kUpper = kWeights == GemvWeights::U4 ? 1 / Own::kHighFactor : kLower;
 
-  const GemvShared layout = gemv_shared(p);
+  constexpr bool kExperts = is_of_experts(kUse), kGateUp = kUse == GemvUse::GateUp;
+  const GemvInput input = input_of<kUse>(p);
+  const GemvShared layout = gemv_shared(p, input);
   T* const staged = reinterpret_cast<T*>(shared + layout.input);
   float* const sums = reinterpret_cast<float*>(shared + layout.sums);
   StagedNorms& norms = *reinterpret_cast<StagedNorms*>(shared + layout.norms);
@@ -200,73 +200,72 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   constexpr bool kNeedsSums = needs_sums<T>(kWeights, kKind);
   constexpr int kSumShift = kNeedsSums ? Scales::kSumShift : 0;
   bool has_sums = false;
-  const GemvRun run(p, warp, gemv_block<kExperts>(p));
+  const GemvRun<kPacked> run(p, warp, gemv_block<kExperts>(p));
   int left = run.n_steps();  // steps that are not yet being copied
-  stage_norm_weights<T, kPacked>(staged, p);
+  stage_norm_weights<T, kPacked>(staged, input, p);
   if constexpr (kExperts) {
-    if (p.pairs) {
+    if constexpr (kGateUp) {
       if (threadIdx.x < 2) {  // the tables are constant, but last read by the token before
         const int n_bytes = p.experts.router.n_experts * int(sizeof(ExpertPlace));
         ptx::prefetch_l2(p.experts.places[threadIdx.x], n_bytes);
       }
       ptx::wait_for_predecessor();
       ptx::let_successor_begin();
-      if (warp == kGemvWarps - 1) find_experts(experts, p);
-      const void* const x = row_of_x<kExperts>(p);
-      const RowBegin begin(x, p);
+      if (warp == kGemvWarps - 1) find_experts<kUse>(experts, p);
+      const void* const x = row_of_x<T, kUse>(p);
+      const RowBegin begin(x, input, p);
       ptx::copy_async_wait<0>();
-      stage_normed<T, kPacked>(staged, partials, begin.columns, x, p);
+      stage_normed<T, kPacked>(staged, partials, begin.columns, x, input, p);
     } else {
       ptx::let_successor_begin();
-      if (warp == 0) find_experts(experts, p);
+      if (warp == 0) find_experts<kUse>(experts, p);
     }
     __syncthreads();
-  } else if (p.trigger_left < 0 || left <= p.trigger_left) {
+  } else {
     ptx::let_successor_begin();
   }
-  uint8_t* const ring = shared + warp * p.n_stages * p.slot_bytes;
-  GemvFetch<T, kWeights, kScales, kKind, kExperts> ahead(p, run, experts);
-  const auto fetch = [&](uint8_t* slot) {
+  uint8_t* const ring = shared + warp * p.ring_bytes;
+  GemvFetch<T, kWeights, kScales, kKind, kUse> ahead(p, run, experts);
+  const auto fetch = [&](uint8_t* to) {  // the lane's first word of a slot
     if (left > 0) {
-      ahead.begin(ptx::shared_address(slot), p);
-      if (--left == p.trigger_left && !kExperts) ptx::let_successor_begin();
+      ahead.begin(ptx::shared_address(to), p);
+      --left;
     }
     ptx::copy_async_commit();  // after the last step, an empty group
   };
   const auto fill = [&](int begin, int end) {
 #pragma unroll 1
-    for (int i = begin; i < end; ++i) fetch(ring + i * p.slot_bytes);
+    for (int i = begin; i < end; ++i) fetch(ring + i * p.slot_bytes + lane * 16);
   };
   fill(0, p.early_stages);
-  if (!kExperts || !p.pairs) {
+  if constexpr (!kGateUp) {
     ptx::wait_for_predecessor();
     // The input is asked for in front of the rest of the ring.
-    const bool has_norm = !kExperts && p.norm != InputNorm::None;
+    const bool has_norm = input.norm != InputNorm::None;
     RowBegin begin;
     if (has_norm) {
-      begin = RowBegin(p.x, p);
+      begin = RowBegin(p.x, input, p);
     } else {
-      stage_copied<T, kPacked>(staged, row_of_x<kExperts>(p), p);
+      stage_copied<T, kPacked>(staged, row_of_x<T, kUse>(p), input, p);
     }
     fill(p.early_stages, p.n_stages);
-    wait_for_copies(has_norm ? p.n_stages : p.n_stages - p.early_stages);
-    const bool is_unscaled =
-        has_norm && scale_follows(p) &&
-        stage_unscaled<T, kPacked, kSumShift>(staged, sums, norms, begin, p.x, p);
-    has_sums = is_unscaled && makes_sums(p);
+    wait_for_copies<kMostStages>(has_norm ? p.n_stages : p.n_stages - p.early_stages);
+    const bool is_unscaled = input.scale_follows && stage_unscaled<T, kPacked, kSumShift>(
+                                                        staged, sums, norms, begin, p.x, input, p);
+    has_sums = is_unscaled && input.makes_sums();
     if (!is_unscaled) {
-      if (has_norm) stage_normed<T, kPacked>(staged, partials, begin.columns, p.x, p);
+      if (has_norm) stage_normed<T, kPacked>(staged, partials, begin.columns, p.x, input, p);
       __syncthreads();
     }
   }
   if constexpr (kNeedsSums) {
     if (!has_sums) {
-      sum_units<T, Scales::kSumShift>(sums, staged, p);
+      sum_units<T, Scales::kSumShift>(sums, staged, input, p);
       __syncthreads();
     }
   }
 
-  const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
+  const T* const x = staged + min(g, input.n_tokens - 1) * p.x_stride + t * 8;
   const Own codes(has_mins(kKind) || !kPacked ? 0 : zero_code_of(form_of(kWeights)));
   Scales scales{};
   scales.unit_shift = p.unit_shift;
@@ -274,30 +273,42 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   const float* const lane_sums = sums + min(2 * t, p.sum_stride - 2);
   const int chunk_sum_stride = (kChunkColumns >> scales.kSumShift) * p.sum_stride;
 
-  uint8_t* slot = ring;
+  // What moves on with each step is kept, for it would otherwise be computed again in each.
+  uint8_t* of_lane = ring + lane * 16;
+  const uint8_t* scales_of_lane = ring + chunk_bytes_of(kWeights) + g * Scales::kRowBytes;
+  int stages_left = p.n_stages;
   int tile = run.tile, chunk = run.chunk;
-  for (int rest = run.rest;; rest -= p.n_chunks, ++tile, chunk -= p.n_chunks) {
+  const T* x_of_step = x + chunk * kChunkColumns;
+  const float* sums_of_step = lane_sums + chunk * chunk_sum_stride;
+  for (int rest = run.rest;; rest -= p.n_chunks, ++tile, chunk -= p.n_chunks,
+           x_of_step -= p.x_columns, sums_of_step -= p.n_chunks * chunk_sum_stride) {
     float total[2][4] = {};
-    for (const int end = min(rest, p.n_chunks); chunk < end; chunk += run.stride) {
+    const int n_steps = (min(rest, p.n_chunks) - chunk + run.kStride - 1) >> run.kTeamShift;
+    chunk += max(n_steps, 0) * run.kStride;
+    for (int n = n_steps; n > 0; --n) {
       // n_stages - 1 groups began behind that of this step, unless it came with the input.
-      wait_for_copies(p.n_stages - 1);
+      wait_for_copies<kMostStages - 1>(p.n_stages - 1);
       __syncwarp();  // scales are copied by other lanes
       if (kPacked) {
-        scales.set_slot(slot, g, p);
-        scales.sums = lane_sums + chunk * chunk_sum_stride;
+        scales.set_slot(scales_of_lane, g, p);
+        scales.sums = sums_of_step;
       }
-      multiply_step<T, kWeights, kScales, kKind>(total, slot, x + chunk * kChunkColumns, scales,
-                                                 codes, p.table);
+      multiply_step<T, kWeights, kScales, kKind>(total, of_lane, x_of_step, scales, codes, p.table);
       __syncwarp();  // all lanes have read the slot
-      fetch(slot);
-      slot += p.slot_bytes;
-      if (slot == ring + p.n_stages * p.slot_bytes) slot = ring;
+      fetch(of_lane);
+      x_of_step += run.kStride * kChunkColumns;
+      sums_of_step += run.kStride * chunk_sum_stride;
+      --stages_left;
+      const int step = stages_left > 0 ? p.slot_bytes : p.slot_bytes - p.ring_bytes;
+      if (stages_left == 0) stages_left = p.n_stages;
+      of_lane += step;
+      scales_of_lane += step;
     }
-    float* const sent = partials + run.partial(tile) * 16 * p.n_tokens;
+    float* const sent = partials + run.partial(tile) * 16 * input.n_tokens;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token = 2 * t + i;
-      if (token < p.n_tokens) {
+      if (token < input.n_tokens) {
         sent[token * 16 + g] = (total[0][i] + total[1][i]) * kLower;
         sent[token * 16 + g + 8] = (total[0][2 + i] + total[1][2 + i]) * kUpper;
       }
@@ -305,23 +316,24 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     if (rest <= p.n_chunks) break;
   }
   if constexpr (kExperts) {
-    finish_experts<T, kPacked, kScales == 0>(reinterpret_cast<float*>(shared + layout.results),
-                                             partials, sums, out_row<T>(p), experts, p);
+    finish_experts<T, kPacked, kScales == 0, kUse>(
+        reinterpret_cast<float*>(shared + layout.results), partials, sums, out_row<T, kUse>(p),
+        experts, p);
   } else {
-    norms.finish(p);
-    finish_tiles<T, kPacked, kScales == 0>(partials, sums, norms, p);
+    norms.finish(input, p);
+    finish_tiles<T, kPacked, kScales == 0, kUse>(partials, sums, norms, p);
   }
 }
 
 // Picks the kernel of a format; see the declarations in params.h.
-template <typename T, bool kExperts>
+template <typename T, GemvUse kUse>
 struct GemvKernels {
   using Kernel = void (*)(GemvParams);
 
   template <int kScales, GemvScales kKind>
   static Kernel of(GemvWeights weights) {
-    return weights == GemvWeights::U4 ? gemv_kernel<T, GemvWeights::U4, kScales, kKind, kExperts>
-                                      : gemv_kernel<T, GemvWeights::U8, kScales, kKind, kExperts>;
+    return weights == GemvWeights::U4 ? gemv_kernel<T, GemvWeights::U4, kScales, kKind, kUse>
+                                      : gemv_kernel<T, GemvWeights::U8, kScales, kKind, kUse>;
   }
 
   template <GemvScales kKind>
@@ -342,29 +354,29 @@ struct GemvKernels {
     using enum GemvScales;
     switch (weights) {
       case GemvWeights::U2:
-        return gemv_kernel<T, GemvWeights::U2, 4, ProductsMins, kExperts>;
+        return gemv_kernel<T, GemvWeights::U2, 4, ProductsMins, kUse>;
       case GemvWeights::U3:
-        return gemv_kernel<T, GemvWeights::U3, 4, Products, kExperts>;
+        return gemv_kernel<T, GemvWeights::U3, 4, Products, kUse>;
       case GemvWeights::U4:
-        return gemv_kernel<T, GemvWeights::U4, 2, ProductsMins, kExperts>;
+        return gemv_kernel<T, GemvWeights::U4, 2, ProductsMins, kUse>;
       case GemvWeights::U5:
-        return gemv_kernel<T, GemvWeights::U5, 2, ProductsMins, kExperts>;
+        return gemv_kernel<T, GemvWeights::U5, 2, ProductsMins, kUse>;
       case GemvWeights::U6:
-        return gemv_kernel<T, GemvWeights::U6, 4, Products, kExperts>;
+        return gemv_kernel<T, GemvWeights::U6, 4, Products, kUse>;
       default:
-        return gemv_kernel<T, GemvWeights::Table, 2, Products, kExperts>;
+        return gemv_kernel<T, GemvWeights::Table, 2, Products, kUse>;
     }
   }
 
   static Kernel of(GemvWeights weights, int scales_in_tile, GemvScales scales) {
     using enum GemvScales;
     if (weights == GemvWeights::Float) {
-      return gemv_kernel<T, GemvWeights::Float, 0, F16, kExperts>;
+      return gemv_kernel<T, GemvWeights::Float, 0, F16, kUse>;
     }
     if (are_products(scales)) return of_products(weights);
     if (weights == GemvWeights::Table) {
-      return scales == F32 ? gemv_kernel<T, GemvWeights::Table, 2, F32, kExperts>
-                           : gemv_kernel<T, GemvWeights::Table, 2, F16, kExperts>;
+      return scales == F32 ? gemv_kernel<T, GemvWeights::Table, 2, F32, kUse>
+                           : gemv_kernel<T, GemvWeights::Table, 2, F16, kUse>;
     }
     switch (scales) {
       case F16:
@@ -380,14 +392,26 @@ struct GemvKernels {
 };
 
 template <typename T>
-auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
+auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales, GemvUse use)
     -> void (*)(GemvParams) {
-  return GemvKernels<T, false>::of(weights, scales_in_tile, scales);
+  using enum GemvUse;
+  switch (use) {
+    case Copied:
+      return GemvKernels<T, Copied>::of(weights, scales_in_tile, scales);
+    case RmsRow:
+      return GemvKernels<T, RmsRow>::of(weights, scales_in_tile, scales);
+    case RmsRows:
+      return GemvKernels<T, RmsRows>::of(weights, scales_in_tile, scales);
+    default:
+      return GemvKernels<T, Any>::of(weights, scales_in_tile, scales);
+  }
 }
 template <typename T>
-auto expert_gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
+auto expert_gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales, GemvUse use)
     -> void (*)(GemvParams) {
-  return GemvKernels<T, true>::of(weights, scales_in_tile, scales);
+  return use == GemvUse::GateUp
+             ? GemvKernels<T, GemvUse::GateUp>::of(weights, scales_in_tile, scales)
+             : GemvKernels<T, GemvUse::Down>::of(weights, scales_in_tile, scales);
 }
 
 }  // namespace minfer::cuda

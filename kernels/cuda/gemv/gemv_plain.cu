@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   const int64_t at = token * p.out_dim + row;
   const float residual =
       p.epilogue == Epilogue::Accumulate ? static_cast<const float*>(p.out)[at] : 0.0f;
-  store_result<T>(p.out, at, p.out_is_f32, p.epilogue, sum, up, residual);
+  store_result<T, true>(p.out, at, p.out_is_f32, p.epilogue, sum, up, residual);
 }
 
 }  // namespace

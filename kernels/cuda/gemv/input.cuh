@@ -84,17 +84,18 @@ __device__ inline void copy_eight(T* row, int k, const T* from) {
 // are units of all tokens: of one token 16, of two 8, of three or four 4. Every thread of the block
 // calls it, after a barrier behind stage_copied(), stage_normed() or stage_unscaled().
 template <typename T, int kSumShift>
-__device__ inline void sum_units(float* sums, const T* staged, const GemvParams& p) {
+__device__ inline void sum_units(float* sums, const T* staged, const GemvInput& input,
+                                 const GemvParams& p) {
   static_assert(kSumShift >= 4);
   constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3C003C00 : 0x3F803F80;
-  const int units_shift = 4 - p.tokens_shift, units_at_once = 1 << units_shift;
+  const int units_shift = 4 - input.tokens_shift, units_at_once = 1 << units_shift;
   const auto token_of = [&](int row) { return row >> units_shift; };
   const auto unit_of = [&](int row) { return row & (units_at_once - 1); };
   const int warp = int(threadIdx.x) / 32, g = int(threadIdx.x) % 32 / 4, t = int(threadIdx.x) % 4;
   const T* rows[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    rows[i] = staged + min(token_of(g + 8 * i), p.n_tokens - 1) * p.x_stride + t * 8;
+    rows[i] = staged + min(token_of(g + 8 * i), input.n_tokens - 1) * p.x_stride + t * 8;
   }
 #pragma unroll 1
   for (int begin = warp * units_at_once; begin < p.n_sums; begin += kGemvWarps * units_at_once) {
@@ -125,7 +126,7 @@ __device__ inline void sum_units(float* sums, const T* staged, const GemvParams&
     }
     // All columns of the result are alike: lanes of t = 0 and 1 store rows g and g + 8.
     const int row = g + 8 * t, token = token_of(row), at = begin + unit_of(row);
-    if (t < 2 && token < p.n_tokens && at < p.n_sums) {
+    if (t < 2 && token < input.n_tokens && at < p.n_sums) {
       const float of_row = t == 0 ? sum[0][0] + sum[1][0] : sum[0][2] + sum[1][2];
       sums[at * p.sum_stride + token] = of_row * p.sum_factor;
     }
@@ -136,11 +137,11 @@ __device__ inline void sum_units(float* sums, const T* staged, const GemvParams&
 struct InputSlice {
   int token, begin, step;
 
-  __device__ explicit InputSlice(const GemvParams& p) {
-    const int n_warps = p.warps_per_token;
-    token = int(threadIdx.x) / 32 / n_warps;
-    step = n_warps * 32 * 8;
-    begin = (int(threadIdx.x) - token * n_warps * 32) * 8;
+  __device__ explicit InputSlice(const GemvInput& input) {
+    const int n_threads = 32 * input.warps_per_token();  // a power of two
+    token = int(threadIdx.x) >> (5 + kGemvWarpsLog - input.tokens_shift);
+    step = n_threads * 8;
+    begin = (int(threadIdx.x) & (n_threads - 1)) * 8;
   }
 };
 
@@ -161,9 +162,10 @@ __device__ inline void copy_row(T* to, const T* from, const InputSlice& slice,
 // Begins staged[token] = x[token], which is T, as a group of copies. Called after
 // wait_for_predecessor(); the group must arrive, and a barrier must follow.
 template <typename T, bool kPacked>
-__device__ inline void stage_copied(T* staged, const void* x, const GemvParams& p) {
-  const InputSlice slice(p);
-  if (slice.token < p.n_tokens) {
+__device__ inline void stage_copied(T* staged, const void* x, const GemvInput& input,
+                                    const GemvParams& p) {
+  const InputSlice slice(input);
+  if (slice.token < input.n_tokens) {
     const T* const from = static_cast<const T*>(x) + int64_t{slice.token} * p.in_dim;
     copy_row<T, kPacked>(staged + slice.token * p.x_stride, from, slice, p);
   }
@@ -174,9 +176,9 @@ __device__ inline void stage_copied(T* staged, const void* x, const GemvParams& 
 // multiplies by them: as a group of copies, each thread those of its own columns. Called before
 // wait_for_predecessor() (PDL), and again by stage_unscaled() if it does not succeed.
 template <typename T, bool kPacked>
-__device__ inline void stage_norm_weights(T* staged, const GemvParams& p) {
-  const InputSlice slice(p);
-  if (p.norm != InputNorm::None && slice.token < p.n_tokens) {
+__device__ inline void stage_norm_weights(T* staged, const GemvInput& input, const GemvParams& p) {
+  const InputSlice slice(input);
+  if (input.norm != InputNorm::None && slice.token < input.n_tokens) {
     copy_row<T, kPacked>(staged + slice.token * p.x_stride, static_cast<const T*>(p.norm_weight),
                          slice, p);
   }
@@ -199,8 +201,8 @@ __device__ inline Eight staged_eight(const T* row, int k) {
 
 // The row of x in F32 whose columns a thread stages behind a norm; the first one if it has none.
 __device__ inline const float* row_of_slice(const void* x, const InputSlice& slice,
-                                            const GemvParams& p) {
-  const int token = slice.token < p.n_tokens ? slice.token : 0;
+                                            const GemvInput& input, const GemvParams& p) {
+  const int token = slice.token < input.n_tokens ? slice.token : 0;
   return static_cast<const float*>(x) + int64_t{token} * p.in_dim;
 }
 
@@ -211,12 +213,12 @@ struct RowBegin {
   Vec<float> sample;  // of the first 128, if the norm's scale follows
 
   RowBegin() = default;
-  __device__ RowBegin(const void* x, const GemvParams& p) {
-    const InputSlice slice(p);
-    const float* const from = row_of_slice(x, slice, p);
+  __device__ RowBegin(const void* x, const GemvInput& input, const GemvParams& p) {
+    const InputSlice slice(input);
+    const float* const from = row_of_slice(x, slice, input, p);
     columns = load_eight(from, slice.begin, p.in_dim);
     const int at = int(threadIdx.x) % 32 * 4;
-    const bool has_sample = scale_follows(p) && at < p.in_dim;
+    const bool has_sample = input.scale_follows && at < p.in_dim;
     sample = has_sample ? *reinterpret_cast<const Vec<float>*>(from + at) : Vec<float>{};
   }
   // The power of two that brings the largest of the row's first 128 columns to 32 to 64, so that
@@ -240,19 +242,19 @@ struct StagedNorms {
 
   // Replaces each factor by the scale of the row's sums. Every warp calls it; a barrier must
   // follow.
-  __device__ void finish(const GemvParams& p) {
+  __device__ void finish(const GemvInput& input, const GemvParams& p) {
     // The last warps have the fewest steps, so a token's scale is for one of them.
     const int token = kGemvWarps - 1 - int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-    if (!scale_follows(p) || token >= p.n_tokens) return;
-    const int n = p.warps_per_token;
-    float sum = sum_sq[token * n + lane % n];
+    if (!input.scale_follows || token >= input.n_tokens) return;
+    const int n = input.warps_per_token();
+    float sum = sum_sq[token * n + (lane & (n - 1))];
     for (int offset = n / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
     if (lane > 0) return;
     float& own = factor[token];
     own = own == 0 ? 1 : rsqrtf(sum / float(p.in_dim) + p.eps) / own;
   }
-  __device__ float scale(int token, const GemvParams& p) const {
-    return scale_follows(p) ? factor[token] : 1;
+  __device__ float scale(int token, const GemvInput& input) const {
+    return input.scale_follows ? factor[token] : 1;
   }
 };
 static_assert(sizeof(StagedNorms) == kNormFloats * sizeof(float));
@@ -263,10 +265,10 @@ static_assert(sizeof(StagedNorms) == kNormFloats * sizeof(float));
 //   first  RowBegin::columns
 template <typename T, bool kPacked>
 __device__ inline void stage_normed(T* staged, float* scratch, const Eight& first, const void* x,
-                                    const GemvParams& p) {
-  const InputSlice slice(p);
-  const int n_warps = p.warps_per_token, n = p.in_dim;
-  const float* const from = row_of_slice(x, slice, p);
+                                    const GemvInput& input, const GemvParams& p) {
+  const InputSlice slice(input);
+  const int n_warps = input.warps_per_token(), n = p.in_dim;
+  const float* const from = row_of_slice(x, slice, input, p);
   // Calls f(eight columns of x, first column) for all columns of the thread, and maybe for eight
   // past the end. It is short, since code that runs once takes its time: to ask for two pieces at
   // once made one token of gpt-oss 5 % slower, and more tokens no faster.
@@ -279,7 +281,7 @@ __device__ inline void stage_normed(T* staged, float* scratch, const Eight& firs
   };
 
   float mean = 0;
-  if (p.norm == InputNorm::Layer) {
+  if (input.norm == InputNorm::Layer) {
     float sum = 0;
     for_each([&](const Eight& v, int) {
 #pragma unroll
@@ -298,10 +300,11 @@ __device__ inline void stage_normed(T* staged, float* scratch, const Eight& firs
   });
   sum_sq = token_sum(sum_sq, scratch + kGemvWarps, slice.token * n_warps, n_warps);
   const float scale = rsqrtf(sum_sq / float(n) + p.eps);
-  if (slice.token >= p.n_tokens) return;
+  if (slice.token >= input.n_tokens) return;
 
   T* const to = staged + slice.token * p.x_stride;
-  const T* const bias = static_cast<const T*>(p.norm_bias);
+  const T* const bias =
+      input.norm == InputNorm::Layer ? static_cast<const T*>(p.norm_bias) : nullptr;
   for_each([&](const Eight& v, int k) {
     if (k >= p.x_columns) return;
     const Eight w = staged_eight<T, kPacked>(to, k);
@@ -318,16 +321,18 @@ __device__ inline void stage_normed(T* staged, float* scratch, const Eight& firs
 // is rounded once, with the same relative error as the normed value, but not to the same bits,
 // since the scale is no power of two. Ends with a barrier. Should a value be too large for an f16,
 // it returns false, with the norm's weights staged again.
-//   sums, kSumShift  as sum_units() has them, if makes_sums(); kSumShift 0: there are none
+//   sums, kSumShift  as sum_units() has them, if GemvInput::makes_sums(); kSumShift 0: there are
+//   none
 template <typename T, bool kPacked, int kSumShift>
 __device__ inline bool stage_unscaled(T* staged, float* sums, StagedNorms& norms,
-                                      const RowBegin& begin, const void* x, const GemvParams& p) {
-  const InputSlice slice(p);
+                                      const RowBegin& begin, const void* x, const GemvInput& input,
+                                      const GemvParams& p) {
+  const InputSlice slice(input);
   constexpr bool kIsNarrow = std::is_same_v<T, __half>;  // its exponents do not reach far
   const float factor = kIsNarrow ? begin.factor() : 1;
   float sum_sq = 0, largest = 0;
-  if (slice.token < p.n_tokens) {
-    const float* const from = row_of_slice(x, slice, p);
+  if (slice.token < input.n_tokens) {
+    const float* const from = row_of_slice(x, slice, input, p);
     T* const to = staged + slice.token * p.x_stride;
     Eight v = begin.columns;
     // All lanes of a warp go on together; columns are a multiple of 64.
@@ -347,7 +352,7 @@ __device__ inline bool stage_unscaled(T* staged, float* sums, StagedNorms& norms
       if (is_column) sum = store_eight<T, kPacked>(to, k, y);
       if constexpr (kSumShift > 0) {
         constexpr int kLanes = 1 << (kSumShift - 3);
-        if (makes_sums(p)) {
+        if (input.makes_sums()) {
 #pragma unroll
           for (int i = 1; i < kLanes; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);
           if (threadIdx.x % kLanes == 0 && is_column) {
@@ -362,11 +367,11 @@ __device__ inline bool stage_unscaled(T* staged, float* sums, StagedNorms& norms
   for (int offset = 16; offset > 0; offset /= 2) sum_sq += __shfl_xor_sync(~0u, sum_sq, offset);
   if (threadIdx.x % 32 == 0) {
     norms.sum_sq[threadIdx.x / 32] = sum_sq;
-    if (slice.token < p.n_tokens) norms.factor[slice.token] = factor;
+    if (slice.token < input.n_tokens) norms.factor[slice.token] = factor;
   }
   if (!__syncthreads_or(largest > 65504)) return true;
   if (threadIdx.x < kMaxGemvTokens) norms.factor[threadIdx.x] = 0;
-  stage_norm_weights<T, kPacked>(staged, p);
+  stage_norm_weights<T, kPacked>(staged, input, p);
   ptx::copy_async_wait<0>();
   return false;
 }

@@ -14,6 +14,10 @@ namespace minfer::cuda {
 
 constexpr int kGemvWarpsLog = 4, kGemvWarps = 1 << kGemvWarpsLog;
 constexpr int kGemvThreads = 32 * kGemvWarps;
+// Stages of the ring of a warp.
+constexpr int kMostStages = 4;
+// log2 of the warps of a team (GemvRun).
+__host__ __device__ constexpr int team_shift(bool is_packed) { return is_packed ? 0 : 1; }
 constexpr int kMaxGemvParts = 3;
 constexpr int kNormFloats = kGemvWarps + int(kMaxGemvTokens);  // of StagedNorms
 
@@ -41,6 +45,18 @@ __host__ __device__ constexpr bool has_mins(GemvScales kind) {
          kind == GemvScales::ProductsMins;
 }
 enum class InputNorm { None, Rms, Layer };
+// What a kernel is compiled for: code costs time even where it does not run, so what usual GEMVs do
+// not need is only in the kernel for any. All but that one take Epilogue::Store, Accumulate and
+// SwiGlu.
+enum class GemvUse {
+  Copied,   // no norm
+  RmsRow,   // one row behind an RMSNorm
+  RmsRows,  // several rows behind an RMSNorm
+  Any,      // any norm, any epilogue
+  GateUp,   // of the chosen experts: one row behind an RMSNorm
+  Down,     // of the chosen experts: no norm
+};
+__host__ __device__ constexpr bool is_of_experts(GemvUse use) { return use >= GemvUse::GateUp; }
 // Whether the kernel subtracts the zero code from each code; else it adds its product with sums of
 // the input, which is faster for F16 unless codes are bytes: a pass of four rows of U4 would take a
 // tenth longer.
@@ -105,29 +121,52 @@ struct GemvParams {
   int unit_shift;        // log2 of the columns that a scale covers
   // Sums of activations: log2 of the columns of a sum, number of sums, floats from sum to sum.
   int sum_shift, n_sums, sum_stride;
-  float sum_factor;          // by which the sums are multiplied
-  int x_columns, x_stride;   // staged input: columns with padding, elements from row to row
-  int n_stages, slot_bytes;  // of the ring of each warp
-  int early_stages;          // of them, copied in front of the input
-  int shared_bytes;          // per block: at least gemv_shared()
-  int tokens_shift;          // log2 of the most tokens of a launch, rounded up
-  int warps_per_token;       // that stage its input
-  int team_shift;            // log2 of the warps of a team (GemvRun)
-  int n_partials;            // partial sums, of 16 rows and all tokens each
-  TableBytes table;          // of GemvWeights::Table
-  int trigger_left;  // not with experts: a warp lets the next kernel begin (PDL) with this many
-                     // copies to start
+  float sum_factor;         // by which the sums are multiplied
+  int x_columns, x_stride;  // staged input: columns with padding, elements from row to row
+  int n_stages, slot_bytes, ring_bytes;  // of the ring of each warp
+  int early_stages;                      // of them, copied in front of the input
+  int shared_bytes;                      // per block: at least gemv_shared()
+  int tokens_shift;                      // log2 of the most tokens of a launch, rounded up
+  int n_partials;                        // partial sums, of 16 rows and all tokens each
+  TableBytes table;                      // of GemvWeights::Table
   GemvExperts experts;
 };
 
-// Whether the scale of an RMSNorm is applied to the sums (stage_unscaled()). A single row is read
-// twice instead: with its scale in the sums, a token of gpt-oss took 4 % longer.
-__host__ __device__ inline bool scale_follows(const GemvParams& p) {
-  return p.norm == InputNorm::Rms && p.n_tokens > 1;
+// What there is of the input of a GEMV.
+struct GemvInput {
+  InputNorm norm;
+  int n_tokens, tokens_shift;  // as in GemvParams
+  // Whether the scale of an RMSNorm is applied to the sums (stage_unscaled()). A single row is read
+  // twice instead: with its scale in the sums, a token of gpt-oss took 4 % longer.
+  bool scale_follows;
+
+  // Whether stage_unscaled() makes the sums of activations, too, rather than sum_units(): a pass of
+  // four rows of INT4 takes 1 % less time by it, one of eight 1 % more.
+  __host__ __device__ bool makes_sums() const { return n_tokens <= 4; }
+  // Warps that stage the input of a token.
+  __host__ __device__ int warps_per_token() const { return kGemvWarps >> tokens_shift; }
+};
+// As a kernel for kUse knows it when it is compiled.
+template <GemvUse kUse = GemvUse::Any>
+__host__ __device__ inline GemvInput input_of(const GemvParams& p) {
+  using enum GemvUse;
+  const GemvInput read{p.norm, p.n_tokens, p.tokens_shift,
+                       p.norm == InputNorm::Rms && p.n_tokens > 1};
+  if (kUse == Copied || kUse == Down)
+    return {InputNorm::None, read.n_tokens, read.tokens_shift, false};
+  if (kUse == RmsRow || kUse == GateUp) return {InputNorm::Rms, 1, 0, false};
+  if (kUse == RmsRows) return {InputNorm::Rms, read.n_tokens, read.tokens_shift, true};
+  return read;
 }
-// Whether stage_unscaled() makes the sums of activations, too, rather than sum_units(): a pass of
-// four rows of INT4 takes 1 % less time by it, one of eight 1 % more.
-__host__ __device__ inline bool makes_sums(const GemvParams& p) { return p.n_tokens <= 4; }
+// The kernel that takes them.
+inline GemvUse use_of(const GemvParams& p) {
+  if (p.experts.n_active > 0) return p.pairs ? GemvUse::GateUp : GemvUse::Down;
+  const bool is_usual = p.epilogue == Epilogue::Store || p.epilogue == Epilogue::Accumulate ||
+                        p.epilogue == Epilogue::SwiGlu;
+  if (!is_usual || p.norm == InputNorm::Layer) return GemvUse::Any;
+  if (p.norm == InputNorm::None) return GemvUse::Copied;
+  return p.n_tokens == 1 ? GemvUse::RmsRow : GemvUse::RmsRows;
+}
 
 // Bytes of shared memory, in this order: ring, staged input, sums of activations, what a norm
 // leaves (StagedNorms), partial sums, with experts the chosen ones and the results of each tile.
@@ -138,41 +177,30 @@ struct GemvShared {
 __host__ __device__ inline int most_tiles(const GemvParams& p) {
   return (p.rounds + (p.n_longer > 0 ? 1 : 0)) * p.tiles_of_round;
 }
-__host__ __device__ inline GemvShared gemv_shared(const GemvParams& p) {
+__host__ __device__ inline GemvShared gemv_shared(const GemvParams& p, const GemvInput& input) {
   GemvShared at{};
   at.ring = 0;
-  at.input = kGemvWarps * p.n_stages * p.slot_bytes;
-  at.sums = at.input + p.n_tokens * p.x_stride * 2;
+  at.input = kGemvWarps * p.ring_bytes;
+  at.sums = at.input + input.n_tokens * p.x_stride * 2;
   at.norms = at.sums + p.n_sums * p.sum_stride * 4;
-  at.partials = at.norms + (scale_follows(p) ? kNormFloats * 4 : 0);
-  at.experts = at.partials + p.n_partials * 16 * p.n_tokens * 4;
+  at.partials = at.norms + (input.scale_follows ? kNormFloats * 4 : 0);
+  at.experts = at.partials + p.n_partials * 16 * input.n_tokens * 4;
   at.results = at.experts + p.experts.n_active * int(sizeof(GemvExpert));
   at.total = at.results + (p.experts.n_active > 0 ? most_tiles(p) * 16 * 4 : 0);
   return at;
 }
-
-// The choices that the benchmark compares.
-struct GemvTuning {
-  int trigger_left = -1;     // as in GemvParams; -1: at once, the fastest measured
-  int team_shift_float = 1;  // team_shift for float weights
-  int team_shift_packed = 0;
-  bool behind_guest = false;  // as gemv() has it
-};
-// gemv() with given choices.
-void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
-             Epilogue epilogue, const GemvTuning& tuning);
 
 // scales_in_tile: the number of scales that a row has in 64 columns: 0 (one scale for the whole
 // row, or float weights; the row scales may be F32 even for GemvScales::F16), 1 (also if a scale
 // covers more columns), 2 or 4; Table: 2 alone, without minimums. Of products there is what GGUF's
 // formats need (group_format()).
 template <typename T>
-auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
+auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales, GemvUse use)
     -> void (*)(GemvParams);
 
-// The kernel for the chosen experts of a row.
+// The same for the chosen experts.
 template <typename T>
-auto expert_gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
+auto expert_gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales, GemvUse use)
     -> void (*)(GemvParams);
 
 // Computes any shape and any format, slowly (gemv_plain.cu).

@@ -27,6 +27,8 @@ struct Call {
   bool has_bias = false;
   int norm = 0;                    // 1: RMS, 2: layer
   std::vector<int> odd_rows = {};  // of make_odd(), one after the other, again and again
+  // Whether rows of an RMSNorm may be rounded at any scale: behind it, too.
+  bool any_scale = false;
 };
 
 constexpr float kEps = 1e-5f;
@@ -62,7 +64,7 @@ struct Caller {
     double scale = 1;
     for (size_t i = 0; scale_follows && i < y.size(); ++i) {
       if (i % size_t(c.in_dim) == 0) scale = scale_of(i / size_t(c.in_dim));
-      if (!c.odd_rows.empty()) {  // whichever power of two, and whether staged exactly
+      if (c.any_scale || !c.odd_rows.empty()) {
         input.values.push_back(y[i]);
         input.slack.push_back((unit_roundoff(c.half) + 0x1p-19) * std::abs(y[i]) + smallest());
         continue;
@@ -285,6 +287,17 @@ Call call_of(DType half, int64_t n_tokens, int64_t in_dim) {
   return call;
 }
 
+// A format in each of its kernels (GemvUse), with one row and with several.
+void expect_every_use(DType half, int64_t in_dim, const Format& format) {
+  for (const auto& [norm, n_tokens] : {std::pair{0, 1}, {0, 5}, {1, 1}, {1, 5}, {2, 3}}) {
+    Call call = call_of(half, n_tokens, in_dim);
+    call.norm = norm;
+    call.any_scale = true;  // the plain kernel takes some of the formats
+    expect_gemv(call, format, 36);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
 class CudaGemv : public testing::TestWithParam<DType> {};
 
 TEST_P(CudaGemv, EveryQuantizedFormat) {
@@ -294,11 +307,8 @@ TEST_P(CudaGemv, EveryQuantizedFormat) {
       for (const bool mins : {false, true}) {
         for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{48}, int64_t{64},
                                     int64_t{128}, int64_t{512}, kRow}) {
-          for (const int64_t n_tokens : {1, 5}) {
-            expect_gemv(call_of(GetParam(), n_tokens, 1536), of_group(codes, scales, mins, group),
-                        36);
-            if (HasFatalFailure()) return;
-          }
+          expect_every_use(GetParam(), 1536, of_group(codes, scales, mins, group));
+          if (HasFatalFailure()) return;
         }
       }
     }
@@ -309,10 +319,8 @@ TEST_P(CudaGemv, EveryTable) {
   MINFER_NEEDS_CUDA();
   for (const Format& format : kTableFormats) {
     for (const int64_t in_dim : {96, 1536}) {
-      for (const int64_t n_tokens : {1, 5}) {
-        expect_gemv(call_of(GetParam(), n_tokens, in_dim), format, 36);
-        if (HasFatalFailure()) return;
-      }
+      expect_every_use(GetParam(), in_dim, format);
+      if (HasFatalFailure()) return;
     }
   }
 }
@@ -321,10 +329,8 @@ TEST_P(CudaGemv, EveryTypeOfProducts) {
   MINFER_NEEDS_CUDA();
   for (const Format& format : product_formats()) {
     for (const int64_t in_dim : {256, 1536}) {
-      for (const int64_t n_tokens : {1, 5}) {
-        expect_gemv(call_of(GetParam(), n_tokens, in_dim), format, 36);
-        if (HasFatalFailure()) return;
-      }
+      expect_every_use(GetParam(), in_dim, format);
+      if (HasFatalFailure()) return;
     }
   }
 }
@@ -550,6 +556,11 @@ TEST_P(CudaGemv, WideInputs) {
   for (const int64_t in_dim : {28672, 65536}) {
     for (const Format& format : {Format{GetParam()}, of_group(DType::U4, DType::F16, false, 64)}) {
       expect_gemv(call_of(GetParam(), 8, in_dim), format, 20);
+      // Those of seven rows end with one alone, which another kernel takes.
+      Call normed = call_of(GetParam(), 7, in_dim);
+      normed.norm = 1;
+      normed.any_scale = true;
+      expect_gemv(normed, format, 20);
     }
   }
 }
