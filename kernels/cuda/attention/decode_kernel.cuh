@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention/decode.h"
 #include "kernels/cuda/attention/decode_merge.cuh"
 #include "kernels/cuda/attention/decode_ring.cuh"
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/numbers.cuh"
 
 namespace minfer::cuda::attention {
@@ -21,7 +22,7 @@ struct DecodeArgs {
   float2* states;      // [sequences, groups, splits.n, kMostHeads] maximum and sum
   float* sums;         // [sequences, groups, splits.n, kMostHeads, sum_dim]
   int sum_dim, n_pairs, n_heads, heads_per_kv, blocks_per_kv;
-  int rows_per_column;   // of a column of queries, in 2^-20: 1 / heads_per_kv, rounded up
+  Divisor by_heads_per_kv, by_blocks_per_kv;
   int rows_of_sequence;  // kMasked; else it is 1
   int table_pages;       // entries of a page table
   int window;            // positions that a query sees, or kNoWindow; kMasked
@@ -116,13 +117,13 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   Cache cache = a.cache;
   cache.pages += int64_t{sequence} * a.table_pages;
   const int head_dim = cache.head_dim;
-  const int kv_head = int(blockIdx.x) / a.blocks_per_kv;
-  const int part = int(blockIdx.x) % a.blocks_per_kv;
+  const int kv_head = a.by_blocks_per_kv.quotient(int(blockIdx.x));
+  const int part = int(blockIdx.x) - kv_head * a.blocks_per_kv;
   const int first_column = part * kMostHeads;
   const int columns = min(kMostHeads, n_new * a.heads_per_kv - first_column);
   // Which of the sequence's rows a column has, and its query head.
   const auto token_of = [&](int column) {
-    return kMasked ? (first_column + column) * a.rows_per_column >> 20 : 0;
+    return kMasked ? a.by_heads_per_kv.quotient(first_column + column) : 0;
   };
   const auto head_of = [&](int column) {
     return (kv_head - token_of(column)) * a.heads_per_kv + first_column + column;

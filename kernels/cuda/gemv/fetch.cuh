@@ -17,17 +17,19 @@ struct GemvRun {
   static constexpr int kTeamShift = team_shift(kPacked), kStride = 1 << kTeamShift;
 
   int n_tiles, n_all;  // tiles and steps of the block
+  Divisor by_all;
   int team, member;
   int tile, chunk;  // of the warp's first step; chunk may lie past the end of the tile
   int rest;         // steps from the begin of `tile` to the end of the team's run
 
   __device__ GemvRun(const GemvParams& p, int warp, int block) {
-    const int rounds = p.rounds + (block < p.n_longer ? 1 : 0);
-    n_tiles = rounds * p.tiles_of_round;
+    const bool is_longer = block < p.n_longer;
+    n_tiles = (p.rounds + (is_longer ? 1 : 0)) * p.tiles_of_round;
+    by_all = p.by_steps[is_longer ? 1 : 0];
     n_all = n_tiles * p.n_chunks;
     team = warp >> kTeamShift;
     member = warp & (kStride - 1);
-    tile = begin_of(team) / p.n_chunks;
+    tile = p.by_chunks.quotient(begin_of(team));
     chunk = begin_of(team) - tile * p.n_chunks + member;
     rest = begin_of(team + 1) - tile * p.n_chunks;
   }
@@ -35,7 +37,7 @@ struct GemvRun {
   static constexpr int kLogTeams = kGemvWarpsLog - kTeamShift;
   __device__ int begin_of(int which) const { return (n_all * which) >> kLogTeams; }
   // The team whose run holds a step: the last one whose run begins at or before it.
-  __device__ int team_of(int step) const { return (((step + 1) << kLogTeams) - 1) / n_all; }
+  __device__ int team_of(int step) const { return by_all.quotient(((step + 1) << kLogTeams) - 1); }
   // Number of steps of this warp.
   __device__ int n_steps() const { return max(0, (rest - chunk + kStride - 1) >> kTeamShift); }
   // Index of the warp's partial sum of a tile.
@@ -56,7 +58,9 @@ __device__ inline GemvTile tile_of(const GemvParams& p, int tile) {
 // The block's number: with experts, among those that work on its row of x.
 template <bool kExperts>
 __device__ inline int gemv_block(const GemvParams& p) {
-  return kExperts ? int(blockIdx.x) % p.experts.blocks_of_row : int(blockIdx.x);
+  if (!kExperts) return int(blockIdx.x);
+  const GemvExperts& e = p.experts;
+  return int(blockIdx.x) - e.by_blocks_of_row.quotient(int(blockIdx.x)) * e.blocks_of_row;
 }
 
 // With experts: which of the chosen ones a tile of the block belongs to, besides. The tiles of a
@@ -71,10 +75,12 @@ __device__ inline int tiles_of_round(const GemvParams& p) {
 template <GemvUse kUse>
 __device__ inline ExpertGemvTile expert_tile_of(const GemvParams& p, int tile) {
   const GemvExperts& e = p.experts;
-  const int n = tiles_of_round<kUse>(p), round = tile / n, in_round = tile - round * n;
+  const int round = kUse == GemvUse::GateUp ? tile / 2 : e.by_tiles_of_round.quotient(tile);
+  const int in_round = tile - round * tiles_of_round<kUse>(p);
   const int at = gemv_block<true>(p) + round * e.blocks_of_row;
   if (kUse == GemvUse::Down) return {0, in_round, at};
-  return {in_round, at / e.row_tiles, at % e.row_tiles};
+  const int slot = e.by_row_tiles.quotient(at);
+  return {in_round, slot, at - slot * e.row_tiles};
 }
 
 // Issues the copies of a warp, step after step. Each lane copies the 16-byte words that it will

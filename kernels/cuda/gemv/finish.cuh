@@ -67,7 +67,7 @@ __device__ inline void finish_tiles(const float* partials, const float* sums,
   const int thread = (kGemvWarps - 1 - int(threadIdx.x) / 32) * 32 + int(threadIdx.x) % 32;
   bool is_first = true;
   for (int i = thread; i < n_elements || is_first; i += kGemvThreads) {
-    const int round = i / of_tile, in_tile = i - round * of_tile;
+    const int round = p.by_tokens.quotient(i / 16), in_tile = i - round * of_tile;
     const int token = in_tile / 16, tile = round * n_matrices;
     const GemvTile at_tile = tile_of(p, tile);
     const int row = at_tile.row_tile * kTileRows + in_tile % 16;

@@ -192,6 +192,10 @@ void set_rounds(GemvParams& p, int grid, int tiles_of_round) {
   p.rounds = p.n_tiles / grid;
   p.n_longer = p.n_tiles % grid;
   p.tiles_of_round = tiles_of_round;
+  p.by_chunks = Divisor(p.n_chunks);
+  const int steps_of_round = tiles_of_round * p.n_chunks;
+  p.by_steps[0] = Divisor(p.rounds * steps_of_round);
+  p.by_steps[1] = Divisor((p.rounds + 1) * steps_of_round);
 }
 
 int scales_in_tile(const GemvParams& p) {
@@ -230,6 +234,7 @@ bool launch_parts(cudaStream_t stream, Tensor x, const GemvNorm* norm,
   const int64_t at_once = p.n_tokens;
   for (int64_t token = 0; token < x.shape[0]; token += at_once) {
     p.n_tokens = narrow<int>(std::min(at_once, x.shape[0] - token));
+    p.by_tokens = Divisor(p.n_tokens);
     p.x = x.rows(token, p.n_tokens).data;
     for (size_t i = 0; i < parts.size(); ++i) {
       p.parts[i].out = parts[i].out ? parts[i].out.rows(token, p.n_tokens).data : nullptr;
@@ -342,6 +347,9 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
   const int n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
   launch.grid_of_row = p.experts.blocks_of_row = std::min(p.n_tiles, n_sms);
   set_rounds(p, launch.grid_of_row, up != nullptr ? 2 : n_active);
+  p.experts.by_blocks_of_row = Divisor(p.experts.blocks_of_row);
+  p.experts.by_row_tiles = Divisor(p.experts.row_tiles);
+  p.experts.by_tiles_of_round = Divisor(p.tiles_of_round);
   if (!fit(p, n_tokens, shares) || p.n_tokens != n_tokens) return std::nullopt;
   launch.kernel = visit_half(half, [&]<typename T>() {
     return expert_gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w), use_of(p));

@@ -119,7 +119,7 @@ __device__ inline void wait_for_copies(int n) {
 template <typename T, GemvUse kUse>
 __device__ inline const void* row_of_x(const GemvParams& p) {
   if constexpr (!is_of_experts(kUse)) return p.x;
-  const int64_t row = int(blockIdx.x) / p.experts.blocks_of_row;
+  const int64_t row = p.experts.by_blocks_of_row.quotient(int(blockIdx.x));
   const int element_bytes = kUse == GemvUse::GateUp ? 4 : 2;
   return static_cast<const uint8_t*>(p.x) +
          row * input_of<kUse>(p).n_tokens * p.in_dim * element_bytes;
@@ -127,7 +127,7 @@ __device__ inline const void* row_of_x(const GemvParams& p) {
 template <typename T, GemvUse kUse>
 __device__ inline void* out_row(const GemvParams& p) {
   constexpr bool kPairs = kUse == GemvUse::GateUp;
-  const int64_t row = int(blockIdx.x) / p.experts.blocks_of_row;
+  const int64_t row = p.experts.by_blocks_of_row.quotient(int(blockIdx.x));
   const int64_t n = int64_t{kPairs ? p.experts.n_active : 1} * p.parts[0].out_dim;
   return static_cast<uint8_t*>(p.parts[0].out) + row * n * (kPairs ? sizeof(T) : sizeof(float));
 }
@@ -137,7 +137,7 @@ __device__ inline void* out_row(const GemvParams& p) {
 template <GemvUse kUse>
 __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
   const GemvExperts& e = p.experts;
-  const int64_t row = int(blockIdx.x) / e.blocks_of_row;
+  const int64_t row = e.by_blocks_of_row.quotient(int(blockIdx.x));
   const Choice choice = choose_experts(e.logits + row * e.router.n_experts, e.router);
   const int lane = int(threadIdx.x) % 32;
   if (lane >= e.n_active) return;

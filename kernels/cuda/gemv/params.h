@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/gemv/experts.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/quant/packed_layout.h"
@@ -88,6 +89,7 @@ struct GemvExperts {
   Router router;
   SwiGluClamp clamp;             // of pairs
   int blocks_of_row, row_tiles;  // row_tiles: of one matrix
+  Divisor by_blocks_of_row, by_row_tiles, by_tiles_of_round;
 };
 
 // What a block holds of them in shared memory, for each of the n_active.
@@ -115,10 +117,12 @@ struct GemvParams {
   int rounds, n_longer;  // n_tiles / number of blocks: quotient and remainder
   int tiles_of_round;    // 2 with `pairs`, n_active for the sum over experts, else 1
   int n_chunks;          // per row tile
-  int row_tile_bytes;    // codes; 0 for float weights
-  int scale_bytes;       // per chunk; of products, of a record, with its mins
-  int min_bytes;         // per chunk, if they do not lie with the scales
-  int unit_shift;        // log2 of the columns that a scale covers
+  // By n_chunks, by the steps of a block with `rounds` and of one with one more, and by n_tokens.
+  Divisor by_chunks, by_steps[2], by_tokens;
+  int row_tile_bytes;  // codes; 0 for float weights
+  int scale_bytes;     // per chunk; of products, of a record, with its mins
+  int min_bytes;       // per chunk, if they do not lie with the scales
+  int unit_shift;      // log2 of the columns that a scale covers
   // Sums of activations: log2 of the columns of a sum, number of sums, floats from sum to sum.
   int sum_shift, n_sums, sum_stride;
   float sum_factor;         // by which the sums are multiplied
