@@ -7,9 +7,9 @@
 
 namespace minfer::cuda {
 
-// Division by a number that the host knows: three instructions, where a kernel takes some twenty
-// that wait for each other. Source: Granlund and Montgomery 1994, "Division by Invariant Integers
-// using Multiplication", with a factor of 2^(31 + shift) / n, rounded up.
+// Division by a number that the host knows, in three instructions; else it takes a kernel some
+// twenty that wait for each other. Source: Granlund and Montgomery 1994, "Division by Invariant
+// Integers using Multiplication", with a factor of 2^(31 + shift) / n, rounded up.
 class Divisor {
  public:
   Divisor() = default;

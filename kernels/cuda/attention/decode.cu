@@ -146,6 +146,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
                   narrow<unsigned>(n_sequences));
   const auto run_kind = [&]<int kD, bool kU8, bool kAligned, bool kMasked>() {
     const int n_bytes = ring_bytes(kernels_are_of_sm90(), kMasked);
+    // Rows that are not aligned have no plain kernel.
     const bool is_plain =
         kAligned && head_dim == kD && args.n_pairs == kD / 2 && !a.q_norm && !a.k_norm;
     const auto kernel = is_plain ? decode_kernel<kD, kU8, kAligned, kMasked, kAligned>

@@ -71,7 +71,7 @@ constexpr int kMostNewRows = int{kMaxGemvTokens};
 //   order     pos and the cache before it are read ahead of wait_for_predecessor (launchers.h): the
 //             ring of each warp is filled before it
 //   requires  head_dim <= kD; rows_of_sequence <= kMostNewRows. kPlain: head_dim = kD, all of a
-//             head is rotated, and there are no norms; such kernels are two thirds as long, and
+//             head is rotated, and q and k have no norms. Such kernels are two thirds as long, and
 //             code costs time even where it does not run
 //   maths     f32 rotation and softmax (ex2.approx); q rounded to F16; f16 x f16 summed in f32;
 //             weights are rounded to F16 where they multiply v, but not in their sum. U8: codes are

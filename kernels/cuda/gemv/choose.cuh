@@ -56,6 +56,7 @@ __device__ inline Choice choose_of(const float* logits, const Router& router) {
 
   float total = 0, own = 0;
   int own_expert = 0;
+  // Not unrolled, since this code runs once.
 #pragma unroll 1
   for (int j = 0; j < router.n_active; ++j) {
     uint32_t best = 0;

@@ -59,8 +59,9 @@ struct ExpertStep {
   const MoeWeights& moe;
   const LayerSpec& spec;
 };
-// Whether expert_gemv computes such a layer: experts of SwiGLU, clamped or not, of formats that the
-// GEMV kernel takes, at most kMaxGemvTokens of them for a row, and rows that fit in shared memory.
+// Whether expert_gemv computes such a layer: experts of SwiGLU, clamped or not, behind an RMSNorm,
+// of formats that the GEMV kernel takes, at most kMaxGemvTokens of them for a row, and rows that
+// fit in shared memory.
 bool expert_gemv_takes(const MoeWeights& moe, const LayerSpec& spec, DType half);
 void expert_gemv(cudaStream_t stream, const ExpertStep& step);
 

@@ -68,6 +68,7 @@ __device__ inline int gemv_block(const GemvParams& p) {
 struct ExpertGemvTile {
   int part, slot, row_tile;
 };
+// GemvParams::tiles_of_round.
 template <GemvUse kUse>
 __device__ inline int tiles_of_round(const GemvParams& p) {
   return kUse == GemvUse::GateUp ? 2 : p.tiles_of_round;
@@ -96,7 +97,7 @@ struct GemvFetch {
   const uint8_t* mins;
   int row_8;  // float weights: bytes from row g to row g + 8
   int tile;
-  int rest;  // of the tile's rows, from the next step on: bytes of codes or columns of floats
+  int rest;  // of the tile, from the next step on: bytes of codes or columns of floats
   const GemvExpert* experts;  // with experts: in shared memory
 
   __device__ GemvFetch(const GemvParams& p, const Run& run, const GemvExpert* chosen = nullptr)
@@ -110,13 +111,13 @@ struct GemvFetch {
     if (run.n_steps() > 0) seek(p, run.chunk);
   }
 
-  // Of a row: bytes of codes, or columns of floats; and of a chunk.
+  // Bytes of the codes of a row tile, or columns of a row of floats; kChunkSize of a chunk.
   __device__ static int row_size(const GemvParams& p) {
     return kPacked ? p.row_tile_bytes : p.in_dim;
   }
   static constexpr int kChunkSize = kPacked ? kChunkBytes : kTileColumns;
 
-  // Sets the pointers to the step at `chunk` of `tile`, or as many chunks into the tiles behind it;
+  // Sets the pointers to the step at `chunk` of `tile`. chunk may count on into the tiles behind,
   // not past the block's last.
   __device__ void seek(const GemvParams& p, int chunk) {
     while (chunk >= p.n_chunks) {

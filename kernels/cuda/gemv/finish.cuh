@@ -6,8 +6,8 @@
 
 namespace minfer::cuda {
 
-// What the block's warps left of a tile: partial sums first ... last - 1. It is found before the
-// barrier behind which they are there, since it takes two divisions.
+// The partial sums of a tile: first to last - 1. They are found in front of the barrier behind
+// which the sums are there.
 struct TilePartials {
   int first = 0, last = 0;
 

@@ -150,10 +150,11 @@ struct ChunkScales {
     return record_end - high_chunk_bytes(high_bits_of(kWeights));
   }
 
-  // Bytes from row to row, where they lie so from the beginning on.
+  // Bytes from the scales of a row to those of the next; 0 for records, which have others.
   static constexpr int kRowBytes = are_products(kKind) ? 0 : are_f32(kKind) ? 8 : 4;
 
-  // Points to the scales and mins of a chunk. of_row: kRowBytes * g behind their begin in the slot.
+  // Points to the scales and mins of a chunk. of_row: kRowBytes * g behind where they
+  // begin in the slot.
   __device__ void set_slot(const uint8_t* of_row, int g, const GemvParams& p) {
     scales = of_row;
     mins = scales + p.scale_bytes + g * (8 - kRowBytes);

@@ -122,8 +122,8 @@ Sharing sharing_of(const GemvParams& p, bool behind_guest, int n_sms) {
 }
 
 // Picks the stages for p.n_tokens tokens and sets shared_bytes. It prefers to share the SM, with
-// enough stages to keep the memory busy; else it takes as many stages as fit, at most 4 or 2.
-// Returns false if not even one stage fits.
+// enough stages to keep the memory busy; else it takes as many stages as fit, at most kMostStages
+// or 2. Returns false if not even one stage fits.
 bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
   p.tokens_shift = std::bit_width(unsigned(p.n_tokens) - 1);

@@ -106,7 +106,8 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* of_lan
   }
 }
 
-// Waits until at most n of the thread's groups of copies are under way, n <= kMost. It jumps once.
+// Waits until at most n of the thread's groups of copies are under way, n <= kMost: first for
+// kMost, then for one less, until it is n, which takes one jump.
 template <int kMost>
 __device__ inline void wait_for_copies(int n) {
   ptx::copy_async_wait<kMost>();
@@ -115,8 +116,8 @@ __device__ inline void wait_for_copies(int n) {
   }
 }
 
-// Where a block's rows of x begin, and its rows of out.
-template <typename T, GemvUse kUse>
+// The rows of x of the block; with experts, those of its row of the step.
+template <GemvUse kUse>
 __device__ inline const void* row_of_x(const GemvParams& p) {
   if constexpr (!is_of_experts(kUse)) return p.x;
   const int64_t row = p.experts.by_blocks_of_row.quotient(int(blockIdx.x));
@@ -124,6 +125,7 @@ __device__ inline const void* row_of_x(const GemvParams& p) {
   return static_cast<const uint8_t*>(p.x) +
          row * input_of<kUse>(p).n_tokens * p.in_dim * element_bytes;
 }
+// Its rows of out, with experts.
 template <typename T, GemvUse kUse>
 __device__ inline void* out_row(const GemvParams& p) {
   constexpr bool kPairs = kUse == GemvUse::GateUp;
@@ -157,7 +159,7 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //             filled before the predecessor has ended (PDL), or in part (early_stages). With 1 or 2
 //             tokens, a block of the next kernel usually fits on the SM beside this one, with more
 //             only some (Sharing in gemv.cu)
-//   requires  in_dim % 8 == 0, and what kUse says
+//   requires  in_dim % 8 == 0, and what GemvUse says of kUse
 //   maths     multiplications are exact; sums are f32, in an order that depends only on the shapes
 //             and the number of SMs: each warp sums along its chunks, scaled group by group, then
 //             the sums of the warps are added; one rounding at the store. Where the zero code is
@@ -168,13 +170,12 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //   moves     the weights with scales and mins, read once
 //
 // With experts (GemvExperts), blocks_of_row blocks work on each row of x, of which there may be any
-// number; the weights are those of the experts that the row's logits choose. With `pairs`, gate and
-// up of all of them are multiplied with the norm of the row: the predecessor is the router, or
-// follows it, so that none of their copies begins before it has ended; a warp chooses while the
-// others stage the row. Else the row is one of each expert, as so many tokens, of which each tile
-// uses its expert's, and the results are summed over the experts. That launch follows the one with
-// `pairs`, which lets it begin when the router has ended: so it chooses for itself, and copies its
-// weights meanwhile.
+// number; the weights are those of the experts that the row's logits choose. GateUp multiplies gate
+// and up of all of them with the norm of the row: the predecessor is the router, or follows it, so
+// that none of their copies begins before it has ended; a warp chooses while the others stage the
+// row. Down has a row of x for each expert, as so many tokens, of which each tile uses its
+// expert's, and sums the results over the experts. It follows GateUp, which lets it begin when the
+// router has ended: so it chooses for itself, and copies its weights meanwhile.
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, GemvUse kUse>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     gemv_kernel(const __grid_constant__ GemvParams p) {
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
       ptx::wait_for_predecessor();
       ptx::let_successor_begin();
       if (warp == kGemvWarps - 1) find_experts<kUse>(experts, p);
-      const void* const x = row_of_x<T, kUse>(p);
+      const void* const x = row_of_x<kUse>(p);
       const RowBegin begin(x, input, p);
       ptx::copy_async_wait<0>();
       stage_normed<T, kPacked>(staged, partials, begin.columns, x, input, p);
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
 #pragma unroll 1
     for (int i = begin; i < end; ++i) fetch(ring + i * p.slot_bytes + lane * 16);
   };
-  fill(0, p.early_stages);
+  fill(0, p.early_stages);  // with experts, all of them
   if constexpr (!kGateUp) {
     ptx::wait_for_predecessor();
     // The input is asked for in front of the rest of the ring.
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     if (has_norm) {
       begin = RowBegin(p.x, input, p);
     } else {
-      stage_copied<T, kPacked>(staged, row_of_x<T, kUse>(p), input, p);
+      stage_copied<T, kPacked>(staged, row_of_x<kUse>(p), input, p);
     }
     fill(p.early_stages, p.n_stages);
     wait_for_copies<kMostStages>(has_norm ? p.n_stages : p.n_stages - p.early_stages);
@@ -273,7 +274,8 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   const float* const lane_sums = sums + min(2 * t, p.sum_stride - 2);
   const int chunk_sum_stride = (kChunkColumns >> scales.kSumShift) * p.sum_stride;
 
-  // What moves on with each step is kept, for it would otherwise be computed again in each.
+  // What moves on with each step is kept: the compiler has no registers for what it would be
+  // computed from, and read that again in each step.
   uint8_t* of_lane = ring + lane * 16;
   const uint8_t* scales_of_lane = ring + chunk_bytes_of(kWeights) + g * Scales::kRowBytes;
   int stages_left = p.n_stages;

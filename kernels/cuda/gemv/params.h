@@ -15,7 +15,7 @@ namespace minfer::cuda {
 
 constexpr int kGemvWarpsLog = 4, kGemvWarps = 1 << kGemvWarpsLog;
 constexpr int kGemvThreads = 32 * kGemvWarps;
-// Stages of the ring of a warp.
+// The most stages of the ring of a warp.
 constexpr int kMostStages = 4;
 // log2 of the warps of a team (GemvRun).
 __host__ __device__ constexpr int team_shift(bool is_packed) { return is_packed ? 0 : 1; }
@@ -46,11 +46,11 @@ __host__ __device__ constexpr bool has_mins(GemvScales kind) {
          kind == GemvScales::ProductsMins;
 }
 enum class InputNorm { None, Rms, Layer };
-// What a kernel is compiled for: code costs time even where it does not run, so what usual GEMVs do
-// not need is only in the kernel for any. All but that one take Epilogue::Store, Accumulate and
-// SwiGlu.
+// What a kernel is compiled for. Code costs time even where it does not run, so LayerNorm and rare
+// epilogues are in one kernel, Any; Copied, RmsRow and RmsRows take Epilogue::Store, Accumulate and
+// SwiGlu. Those of experts come last.
 enum class GemvUse {
-  Copied,   // no norm
+  Copied,   // no norm: x is staged as it is
   RmsRow,   // one row behind an RMSNorm
   RmsRows,  // several rows behind an RMSNorm
   Any,      // any norm, any epilogue
@@ -87,7 +87,7 @@ struct GemvExperts {
   const ExpertPlace* places[2];  // [n_experts] of each matrix of a pair, or of the only one
   const float* logits;           // [n_rows, n_experts], of the router
   Router router;
-  SwiGluClamp clamp;             // of pairs
+  SwiGluClamp clamp;             // of GateUp
   int blocks_of_row, row_tiles;  // row_tiles: of one matrix
   Divisor by_blocks_of_row, by_row_tiles, by_tiles_of_round;
 };
@@ -115,9 +115,10 @@ struct GemvParams {
   int ends[kMaxGemvParts - 1], begins[kMaxGemvParts];
   int n_tiles;           // tiles of all parts; with `pairs`, of the first part
   int rounds, n_longer;  // n_tiles / number of blocks: quotient and remainder
-  int tiles_of_round;    // 2 with `pairs`, n_active for the sum over experts, else 1
+  int tiles_of_round;    // 2 with `pairs`, n_active for Down, else 1
   int n_chunks;          // per row tile
-  // By n_chunks, by the steps of a block with `rounds` and of one with one more, and by n_tokens.
+  // By n_chunks; by the steps of a block with `rounds`, and with one more; by n_tokens (not with
+  // experts).
   Divisor by_chunks, by_steps[2], by_tokens;
   int row_tile_bytes;  // codes; 0 for float weights
   int scale_bytes;     // per chunk; of products, of a record, with its mins
@@ -136,7 +137,7 @@ struct GemvParams {
   GemvExperts experts;
 };
 
-// What there is of the input of a GEMV.
+// The norm and the rows of x of a launch: fields of GemvParams, or what follows from kUse.
 struct GemvInput {
   InputNorm norm;
   int n_tokens, tokens_shift;  // as in GemvParams
@@ -150,19 +151,19 @@ struct GemvInput {
   // Warps that stage the input of a token.
   __host__ __device__ int warps_per_token() const { return kGemvWarps >> tokens_shift; }
 };
-// As a kernel for kUse knows it when it is compiled.
 template <GemvUse kUse = GemvUse::Any>
 __host__ __device__ inline GemvInput input_of(const GemvParams& p) {
   using enum GemvUse;
   const GemvInput read{p.norm, p.n_tokens, p.tokens_shift,
                        p.norm == InputNorm::Rms && p.n_tokens > 1};
-  if (kUse == Copied || kUse == Down)
+  if (kUse == Copied || kUse == Down) {
     return {InputNorm::None, read.n_tokens, read.tokens_shift, false};
+  }
   if (kUse == RmsRow || kUse == GateUp) return {InputNorm::Rms, 1, 0, false};
   if (kUse == RmsRows) return {InputNorm::Rms, read.n_tokens, read.tokens_shift, true};
   return read;
 }
-// The kernel that takes them.
+// The use that a launch is of.
 inline GemvUse use_of(const GemvParams& p) {
   if (p.experts.n_active > 0) return p.pairs ? GemvUse::GateUp : GemvUse::Down;
   const bool is_usual = p.epilogue == Epilogue::Store || p.epilogue == Epilogue::Accumulate ||

@@ -260,6 +260,9 @@ TEST(CudaMoe, GemvsOfTheChosenExpertsAreAsInFloat64) {
                                             : c.table == CodeTable::None || c.group == 32);
       if (!is_taken) continue;
       ++n_taken;
+      LayerSpec behind_layer_norm = spec;
+      behind_layer_norm.norm = NormKind::Layer;
+      EXPECT_FALSE(cuda::expert_gemv_takes(experts.moe, behind_layer_norm, half));
       const HostTensor residual = random_normal(90, {c.n_rows, c.dim});
       const HostTensor weight = random_normal(91, {c.dim}, half);
       const DeviceTensor x = to_device(residual), norm_weight = to_device(weight);
