@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/bench/random_tensors.h"
-#include "kernels/cuda/gemv/params.h"
+#include "kernels/cuda/launchers.h"
 
 // The GEMVs of a decode step of Llama-2-7B, for benchmarks.
 namespace minfer::cuda {

@@ -17,7 +17,7 @@ constexpr int kGemvWarpsLog = 4, kGemvWarps = 1 << kGemvWarpsLog;
 constexpr int kGemvThreads = 32 * kGemvWarps;
 // The most stages of the ring of a warp.
 constexpr int kMostStages = 4;
-// log2 of the warps of a team (GemvRun).
+// log2 of the warps of a team (GemvRun): two for floats, one for codes.
 __host__ __device__ constexpr int team_shift(bool is_packed) { return is_packed ? 0 : 1; }
 constexpr int kMaxGemvParts = 3;
 constexpr int kNormFloats = kGemvWarps + int(kMaxGemvTokens);  // of StagedNorms
