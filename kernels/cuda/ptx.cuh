@@ -36,6 +36,10 @@ __device__ inline int read_thread_index() {
   __builtin_assume(index >= 0 && index < 1024);  // so that / and % are a shift and a mask
   return index;
 }
+// The warp's index in its block, from a shuffle: so the compiler knows that all lanes have the same
+// one. Behind a branch that depends on threadIdx.x / 32 it would take the lanes of a warp for
+// divergent: docs/lab/decode-2026-11.md, "Lanes that leave together".
+__device__ inline int warp_index() { return __shfl_sync(~0u, int(threadIdx.x) / 32, 0); }
 // The SM's clock; it starts again at 0 after 2^32.
 __device__ inline uint32_t read_clock() {
   uint32_t now;

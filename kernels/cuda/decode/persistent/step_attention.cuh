@@ -31,25 +31,28 @@ __device__ inline StepElement element_of(int begin, int n) {
 // the group merges split_words words of the output.
 template <typename I>
 __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlice& t, float* shared,
-                                    uint32_t epoch) {
+                                    int warp, uint32_t epoch) {
   const StepAttention& a = p.attention;
   const int heads = a.heads_per_block, split_words = heads + a.group_words;
   const int first = t.split * a.split_words;
   const int n_words = max(0, min(a.split_words, a.group_words - first));
   const int per_split = heads + n_words;
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const int lane = thread_index() % 32;
   const int n_splits = I::kTokens * t.splits;  // of all tokens
   const auto of_token = [&](int token) { return shared + token * kScratchFloats; };
   for (int i = warp; n_words > 0 && i < n_splits; i += kStepWarps) {
     const int token = I::kTokens == 1 ? 0 : i / t.splits, split = i - token * t.splits;
     const uint4* const results = p.words.split_results + token * p.words.of_token +
                                  (int64_t{t.group} * a.n_splits + split) * split_words;
-    for (int j = lane; j < per_split; j += 32) {
-      const uint4* const from = results + (j < heads ? j : j + first);
-      StepWord word = load_word(from);
-      for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
-      *reinterpret_cast<float4*>(of_token(token) + (split * per_split + j) * 4) =
-          make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
+    for (int begin = 0; begin < per_split; begin += 32) {
+      const int j = begin + lane;
+      const uint4* const from[] = {results + (j < heads ? j : j + first)};
+      StepWord words[] = {StepWord::of(~epoch)};
+      await_each(words, from, j < per_split, epoch);
+      if (j < per_split) {
+        *reinterpret_cast<float4*>(of_token(token) + (split * per_split + j) * 4) =
+            make_float4(words[0].at(0), words[0].at(1), words[0].at(2), words[0].at(3));
+      }
     }
   }
   consumers_sync();
@@ -135,12 +138,12 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
   const StepAttentionSlice t = s.slices[kind];
   if (!t.takes_part) return;
   const StepAttention& a = p.attention;
-  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const int lane = thread_index() % 32, warp = warp_index();
   const int at = (thread_index() & (a.lanes() - 1)) * 8;
   const bool has_columns = at < a.head_dim;
   const QueryCodes query{a.multiplies_codes ? reinterpret_cast<uint8_t*>(memory) + a.query_at
                                             : nullptr};
-  take_new_rows<I>(p, layer, kind, t, s, query, epoch);
+  take_new_rows<I>(p, layer, kind, t, s, query, warp, epoch);
   cursor.clock.end(kAttentionRow, kInput);
 
   OnlineSoftmax<I> softmax;
@@ -229,7 +232,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
     }
     publish(t.splits == 1 ? attended : part + heads, e.first, e.n, value, epoch);
   }
-  if (t.splits > 1) merge_splits<I>(p, t, merging, epoch);
+  if (t.splits > 1) merge_splits<I>(p, t, merging, warp, epoch);
   consumers_sync();  // `memory` and `merging` are free again
   cursor.clock.end(kAttentionRow, kPublish);
 }

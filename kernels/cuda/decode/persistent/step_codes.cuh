@@ -83,7 +83,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
   constexpr float kBase = 0x1.8p23f;
   constexpr int kBits = 0x4b400000;  // the bits of kBase
   constexpr uint32_t kZero = 0x80808080;
-  const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
+  const int lane = thread_index() % 32, warp = warp_index(), g = lane / 4, t = lane % 4;
   const int n_chunks = a.head_dim / 64;
   const float* const units =
       reinterpret_cast<const float*>(query.digits + query.unit_at(kQueries, a.head_dim));

@@ -14,6 +14,9 @@ namespace minfer::cuda {
 // constant again each time, which takes 30 clocks.
 __device__ inline int kept_in_register(int x) { return __shfl_sync(~0u, x, 0); }
 
+// ptx::warp_index() from thread_index().
+__device__ inline int warp_index() { return kept_in_register(thread_index() / 32); }
+
 // The sizes that the inner loops of a GEMV read.
 struct StepShape {
   int first_stage, n_stages;
@@ -30,9 +33,13 @@ template <typename Clock>
 struct StepCursor {
   static constexpr int kWidth = 4;  // stages of a step, at most
   Clock clock;
+  int n_slots, slot_bytes;  // of the ring
   int slot = 0, parity = 0;
 
-  __device__ explicit StepCursor(const Clock& clock) : clock(clock) {
+  __device__ StepCursor(const Clock& clock, const StepRing& ring)
+      : clock(clock),
+        n_slots(kept_in_register(ring.n_slots)),
+        slot_bytes(kept_in_register(ring.slot_bytes)) {
     slot = min(thread_index() % 32, kWidth - 1);
   }
 
@@ -48,8 +55,6 @@ struct StepCursor {
   __device__ void take(const StepRing& ring, int n, int n_whole, F f, Last last) {
     static_assert(kN <= kWidth);
     const int lane = thread_index() % 32;
-    const int n_slots = kept_in_register(ring.n_slots);
-    const int slot_bytes = kept_in_register(ring.slot_bytes);
     int n_left = n, step = 0;
     bool has_stage = lane < min(kN, n);
     const auto is_there = [&](int is_so) {
@@ -74,7 +79,7 @@ struct StepCursor {
       }
       const int taken = slot;
       [[maybe_unused]] const bool had_stage = has_stage;
-      go_on(kN, n_slots);
+      go_on(kN);
       has_stage = lane < min(kN, n_left - kN);
       own_is_there = is_there(!has_stage);
       g(step, memory);
@@ -114,10 +119,10 @@ struct StepCursor {
     int next = __shfl_sync(~0u, slot, 0);
     parity = __shfl_sync(~0u, parity, 0);
     for (int i = 0; i < n;) {
-      const int n_wanted = min(min(n - i, kMost), ring.n_slots);
+      const int n_wanted = min(min(n - i, kMost), n_slots);
       int own = next + min(lane, n_wanted - 1);
-      const bool wraps = own >= ring.n_slots;
-      if (wraps) own -= ring.n_slots;
+      const bool wraps = own >= n_slots;
+      if (wraps) own -= n_slots;
       unsigned missing = 0;
       await([&] {
         missing = __ballot_sync(
@@ -129,12 +134,12 @@ struct StepCursor {
       const int n_ready = int(min(unsigned(n_wanted), unsigned(__ffs(int(missing)) - 1)));
       for (int k = 0; k < n_ready; ++k) {
         const int taken = next;
-        const uint8_t* const memory[1] = {ring.slots + taken * ring.slot_bytes};
+        const uint8_t* const memory[1] = {ring.slots + taken * slot_bytes};
         if constexpr (kIsCheckable) {
           while (!ptx::mbarrier_is_complete(ring.full + 8 * taken, parity)) {
           }
         }
-        if (++next == ring.n_slots) {
+        if (++next == n_slots) {
           next = 0;
           parity ^= 1;
         }
@@ -149,7 +154,7 @@ struct StepCursor {
       i += n_ready;
     }
     slot = next;
-    go_on(own_place, ring.n_slots);
+    go_on(own_place);
   }
 
  private:
@@ -167,7 +172,7 @@ struct StepCursor {
     }
     __syncwarp();  // makes the copies that one lane has seen visible to all lanes
   }
-  __device__ void go_on(int n, int n_slots) {
+  __device__ void go_on(int n) {
     slot += n;
     const bool wraps = slot >= n_slots;
     slot -= wraps ? n_slots : 0;

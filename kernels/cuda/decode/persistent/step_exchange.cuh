@@ -118,6 +118,7 @@ __device__ inline bool are_of(const StepWord (&words)[kN], uint32_t epoch) {
 // still carry the epoch. It loads all words at once, then again those that do not carry the epoch
 // yet, until all do. A single place in the code loads them, so that the words stay in their
 // registers. The words of a second token follow those of the first, and lie of_token behind them.
+// All lanes of a warp call it, and leave together.
 template <int (*kPlace)(int), int kTokens = 1, int kN>
 __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n, uint32_t epoch,
                                    int64_t of_token = 0) {
@@ -133,12 +134,26 @@ __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int
       load_word_if<kPlace(k % kOfToken)>(missing & 1u << k, words[k],
                                          from + k / kOfToken * of_token);
     });
-    if (are_of(words, epoch)) return;
+    if (__all_sync(~0u, are_of(words, epoch))) return;
+    // Of many words all are loaded again: beside them there are no registers for this.
+    if constexpr (kN <= 12) {
 #pragma unroll
-    for (int k = 0; k < kN; ++k) {
-      if (words[k].is_of(epoch)) missing &= ~(1u << k);
+      for (int k = 0; k < kN; ++k) {
+        if (words[k].is_of(epoch)) missing &= ~(1u << k);
+      }
     }
     patience.try_again();
+  }
+}
+
+// Reads the words `from`, where `wants`, until they carry the epoch; `words`: what was read before.
+// All lanes of a warp call it, and leave together.
+template <int kN>
+__device__ inline void await_each(StepWord (&words)[kN], const uint4* const (&from)[kN], bool wants,
+                                  uint32_t epoch) {
+  for (Patience patience; !__all_sync(~0u, !wants || are_of(words, epoch)); patience.try_again()) {
+#pragma unroll
+    for (int k = 0; k < kN; ++k) load_word_if<0>(wants, words[k], from[k]);
   }
 }
 

@@ -327,17 +327,17 @@ __device__ inline float stage_floats(const StepGemv& gemv, const Source& source,
     }
   };
   float squares = 0;
-  int first = kParts ? first_own_word(gemv.format) : thread_index();
+  const int own = kParts ? first_own_word(gemv.format) : thread_index();
   if constexpr (kIsResidual<Source>) {
     StepWord x[kBatch];
-    squares = take_residual<kParts>(x, source, gemv, first, n_words);
-    store(x, first);
+    squares = take_residual<kParts>(x, source, gemv, own, n_words);
+    store(x, own);
   } else {
 #pragma unroll 1
-    for (; first < n_words; first += kPlace(kBatch)) {
+    for (int begin = 0; begin < n_words; begin += kPlace(kBatch)) {
       StepWord x[kBatch];
-      squares += take_words<kNorm, kParts>(x, source, first, n_words);
-      store(x, first);
+      squares += take_words<kNorm, kParts>(x, source, own + begin, n_words);
+      store(x, own + begin);
     }
   }
   return squares;
@@ -414,7 +414,7 @@ __device__ inline void stage_many_digits(const StepGemv& gemv, const StepSource&
   auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, by_64));
   LargestMagnitude top;
 #pragma unroll 1
-  for (int begin = 0; begin < n_padded - first; begin += kPlace(kBatch)) {
+  for (int begin = 0; begin < n_padded; begin += kPlace(kBatch)) {
     StepWord words[kBatch];
     take_words<false, false>(words, source, first + begin, gemv.in_dim / 4);
 #pragma unroll

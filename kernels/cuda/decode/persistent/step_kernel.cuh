@@ -222,7 +222,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
          s_residual, s_scales, s_attention, s_gemvs, s_layers, s_experts] =
       ptx::static_shared<StepStatic<I>>();
 
-  const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
+  const int thread = int(threadIdx.x), block = int(blockIdx.x);
+  const int warp = ptx::warp_index();
   const std::conditional_t<I::kCounts, StepClock, NoClock> clock(p);
   if (thread < (I::kIsMixed ? p.n_mixes : 1) * kStepPhases) {
     const int mix = thread / kStepPhases, phase = thread % kStepPhases;
@@ -283,7 +284,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                              s_residual};
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
-  StepCursor cursor(clock);
+  StepCursor cursor(clock, ring);
   const auto [first_router_row, n_router_rows] = p.router.rows_of(block, p.n_blocks());
   [[maybe_unused]] const auto router_rows = [&, first = first_router_row](const StepLayer& layer) {
     return static_cast<const uint8_t*>(layer.router) + int64_t{2} * p.dim * first;
@@ -378,12 +379,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
           send_k_split<I>(p, gemv, k_split_scratch, &s_k_splits_came, epoch);
         }
         tile = 0;
-        continue;
+        // Always true. Without a vote the compiler takes the lanes for divergent from here on.
+        if (__any_sync(~0u, true)) continue;
       }
       cursor.clock.end_multiply(phase);
       StepWord k_split_words{};
       const int token = token_of_thread<I>();
-      const bool adds = tile == 0 && adds_k_splits<I>(gemv);
+      const bool adds = tile == 0 && adds_k_splits<I>(gemv, warp_index());
       if (adds) k_split_words = load_k_splits(p, gemv, token);
       ptx::copy_async_wait<0>();
       consumers_sync();

@@ -54,7 +54,7 @@ template <bool kBf16, int kRows, typename Clock>
 __device__ inline void multiply_rows(int in_dim, const StepRing& ring, const uint8_t* input,
                                      float* scratch, StepCursor<Clock>& cursor, int n_stages) {
   constexpr int kSlices = row_slices(kRows), kFew = 3;
-  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const int lane = thread_index() % 32, warp = warp_index();
   const float* const x = reinterpret_cast<const float*>(input) + float_place(lane * 8);
   if (n_stages <= kFew) {
     const int row = warp % kRows, slice = warp / kRows;
@@ -95,7 +95,7 @@ template <bool kBf16, typename Clock>
 __device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring,
                                        const uint8_t* input, float* scratch,
                                        StepCursor<Clock>& cursor, int n_tiles) {
-  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const int lane = thread_index() % 32, warp = warp_index();
   const int own_column = warp * (kStageColumns / kStepWarps) + lane * 8;
   const float* const x = reinterpret_cast<const float*>(input) + float_place(own_column);
   float* const to = scratch + warp * kStepMaxRows;
@@ -152,7 +152,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   constexpr bool kByWords = kFormat == StepFormat::U4 && kScales == 1 && !kMins && kTokens == 1;
-  const int lane = at.lane, warp = at.warp, g = lane / 4;
+  const int lane = at.lane, warp = warp_index(), g = lane / 4;
   const uint8_t* const x = at.x;
   const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
   float total[kTiles][2][kTokens] = {};    // kScales != 0: scaled sums of rows g and g + 8

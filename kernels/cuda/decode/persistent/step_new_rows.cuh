@@ -109,24 +109,20 @@ __device__ inline void prepare_attention(const StepParams& p, StepAttentionShare
   }
 }
 
-// The two elements of a token's qkv of a pair, from their words.
+// The two elements of a token's qkv of a pair, from their words; 0 if the thread has none. All
+// lanes of a warp call it.
 __device__ inline void await_pair(float (&value)[2], const StepParams& p, int token,
-                                  const StepPair& x, uint32_t epoch) {
+                                  const StepPair& x, bool exists, uint32_t epoch) {
   const uint4* const qkv = p.words.qkv + token * p.words.of_token;
   const uint4* const from[2] = {qkv + x.source[0] / 4, qkv + x.source[1] / 4};
-  StepWord words[2] = {load_word(from[0]), load_word(from[1])};
-  Patience patience;
-  while (!words[0].is_of(epoch) || !words[1].is_of(epoch)) {
-    words[0] = load_word(from[0]);
-    words[1] = load_word(from[1]);
-    patience.try_again();
-  }
+  StepWord words[2] = {StepWord::of(~epoch), StepWord::of(~epoch)};
+  await_each(words, from, exists, epoch);
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     const int place = x.source[k] % 4;
     const float first = place % 2 == 0 ? words[k].at(0) : words[k].at(1);
     const float second = place % 2 == 0 ? words[k].at(2) : words[k].at(3);
-    value[k] = place < 2 ? first : second;
+    value[k] = !exists ? 0.0f : place < 2 ? first : second;
   }
 }
 
@@ -136,7 +132,8 @@ __device__ inline float squares_of_words(const StepParams& p, int first, int n, 
   constexpr int kBatch = 4;
   float squares = 0;
 #pragma unroll 1
-  for (int word = thread_index(); word < n / 4; word += kPlace(kBatch)) {
+  for (int begin = 0; begin < n / 4; begin += kPlace(kBatch)) {
+    const int word = begin + thread_index();
     StepWord words[kBatch];
     await_words<kPlace>(words, p.words.qkv + first / 4 + word, n / 4 - word, epoch);
 #pragma unroll
@@ -224,7 +221,7 @@ __device__ inline void norm_heads(float (&values)[kPairs][2], const float (&weig
 template <typename I>
 __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer, int kind,
                                      const StepAttentionSlice& t, StepAttentionShared<I>& s,
-                                     const QueryCodes& query, uint32_t epoch) {
+                                     const QueryCodes& query, int warp, uint32_t epoch) {
   constexpr int kPairs = StepAttentionShared<I>::kOwnPairs;
   const StepAttention& a = p.attention;
   const int n_queries = I::kTokens * a.heads_per_block, thread = thread_index();
@@ -243,7 +240,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   for (int k = 0; k < kPairs; ++k) {
     const StepPair x = s.pairs[k][thread];
     const int token = I::kTokens == 1 ? 0 : StepRow<I>(a, x.row).token;
-    if (x.row >= 0 && x.row < n_rows) await_pair(values[k], p, token, x, epoch);
+    await_pair(values[k], p, token, x, x.row >= 0 && x.row < n_rows, epoch);
   }
   if constexpr (!I::kIsPlain) {
     if (a.qk_norm != QkNorm::None) norm_heads<I>(values, norm_weights, p, t, s, epoch);
@@ -275,7 +272,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   consumers_sync();
   if (!a.is_u8 || (!t.has_new && query.digits == nullptr)) return;
   constexpr int kNewRows = 2 * I::kTokens;
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const int lane = thread_index() % 32;
   if (query.digits != nullptr && warp >= kNewRows) query.template make<I>(s.q, a, warp - kNewRows);
   if (t.has_new && warp < kNewRows) {  // even warps: a key; odd ones: a value
     const bool is_k = warp % 2 == 0;

@@ -120,13 +120,13 @@ __device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const ui
 }
 // What a lane needs for all tiles of codes of a round.
 struct CodesLane {
-  int lane, warp;
+  int lane;
   const uint8_t* x;  // digits_of_lane
 };
 template <StepFormat kFormat, int kTokens = 1>
 __device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* input) {
-  const int thread = thread_index(), lane = thread % 32;
-  return {lane, thread / 32, digits_of_lane<Codes<kFormat>, kTokens>(shape, input, lane)};
+  const int lane = thread_index() % 32;
+  return {lane, digits_of_lane<Codes<kFormat>, kTokens>(shape, input, lane)};
 }
 // The lane's B operands of a piece.
 template <int kMmas>

@@ -103,7 +103,8 @@ struct StepInstance {
   static constexpr bool kIsInt4 = kWeights == StepWeights::Int4 || kIsShortInt4;
   static constexpr bool kIsInt8 = kWeights == StepWeights::Int8;
   static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
-  static constexpr bool kHasOwnGemv = kIsPlain && !kCounts && (kIsInt4 || kIsInt8);
+  static constexpr bool kHasOwnGemv =
+      kIsPlain && !kCounts && ((kIsInt4 && (kHeads == 1 || !kIsShortInt4)) || kIsInt8);
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds

@@ -30,15 +30,18 @@ __device__ inline float sum_over_ranks(const StepPeers& peers, int index, int fi
     publish<WordReader::Peer>(mailbox(peer, peers.rank), 0, n_rows, value, epoch);
   }
   const int thread = thread_index();
-  if (thread >= n_rows) return value;
   float sum = 0;
   Deadline deadline{peers.failed};
   for (int rank = 0; rank < peers.n_ranks; ++rank) {
     float part = through_word(value);
     if (rank != peers.rank) {
       const uint4* const from = mailbox(peers.rank, rank) + thread / 4;
-      StepWord word = load_word_of_peer(from);
-      while (!word.is_of(epoch) && !deadline.is_over(rank)) word = load_word_of_peer(from);
+      StepWord word;
+      bool is_done = thread >= n_rows;
+      do {
+        if (!is_done) word = load_word_of_peer(from);
+        is_done = is_done || word.is_of(epoch) || deadline.is_over(rank);
+      } while (!__all_sync(~0u, is_done));
       const float first = thread % 2 == 0 ? word.at(0) : word.at(1);
       const float second = thread % 2 == 0 ? word.at(2) : word.at(3);
       part = thread % 4 < 2 ? first : second;

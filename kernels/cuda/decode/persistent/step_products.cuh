@@ -36,7 +36,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   constexpr int kFours = (kUnits + 3) / 4;  // of minimums
   static_assert(kFormat != StepFormat::U8 && (kUnit == 32 || kUnit == 16));
 
-  const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
+  const int lane = thread_index() % 32, warp = warp_index(), g = lane / 4, t = lane % 4;
   const uint8_t* const x = digits_of_lane<L>(shape, input, lane) + warp * kOwn * kColumns;
   // The record of the warp's chunk, where the numbers of row g for four units are in it, and the
   // bits before those of the warp's first unit.

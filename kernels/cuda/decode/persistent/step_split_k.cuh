@@ -25,11 +25,12 @@ __device__ inline uint4* k_split_words(const StepParams& p, const StepGemv& gemv
          pair * (gemv.n_k_splits - 1) * kKSplitWords;
 }
 
-// Whether this warp adds the K splits of a pair.
+// Whether a warp adds the K splits of a pair.
 template <typename I>
-__device__ inline bool adds_k_splits(const StepGemv& gemv) {
+__device__ inline bool adds_k_splits(const StepGemv& gemv, int warp) {
+  constexpr int kWarpsOfToken = kStepWarps / I::kTokens;
   return gemv.k_split.exists() && gemv.k_split.index == 0 &&
-         thread_of_token<I>() >= I::kThreadsOfToken - 32;
+         warp % kWarpsOfToken == kWarpsOfToken - 1;
 }
 
 // Sends the sums of a K split that is not the first; the warp has left its own in `scratch`. The
@@ -72,9 +73,12 @@ __device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, i
   const int lane = thread_index() % 32;
   float sum = sum_of_warps(scratch, lane);
   __syncwarp();
-  if (lane < (gemv.n_k_splits - 1) * kKSplitWords) {
-    const uint4* const from = k_split_words(p, gemv, token) + lane;
-    for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
+  const bool has_word = lane < (gemv.n_k_splits - 1) * kKSplitWords;
+  StepWord words[] = {word};
+  const uint4* const from[] = {k_split_words(p, gemv, token) + lane};
+  await_each(words, from, has_word, epoch);
+  word = words[0];
+  if (has_word) {
     *reinterpret_cast<float4*>(scratch + lane / kKSplitWords * kStepMaxRows +
                                lane % kKSplitWords * 4) =
         make_float4(word.at(0), word.at(1), word.at(2), word.at(3));

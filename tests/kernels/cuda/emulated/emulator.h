@@ -269,6 +269,7 @@ inline unsigned __ballot_sync(unsigned lanes, bool condition) {
 inline bool __any_sync(unsigned lanes, bool condition) {
   return __ballot_sync(lanes, condition) != 0;
 }
+inline bool __all_sync(unsigned lanes, bool condition) { return !__any_sync(lanes, !condition); }
 inline uint32_t __reduce_max_sync(unsigned lanes, uint32_t value) {
   for (int mask = 16; mask > 0; mask /= 2) {
     value = std::max(value, __shfl_xor_sync(lanes, value, mask));

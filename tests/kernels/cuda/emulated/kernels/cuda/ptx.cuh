@@ -13,6 +13,7 @@ T& static_shared() {
   return *reinterpret_cast<T*>(emulated::static_shared(sizeof(T)));
 }
 inline int read_thread_index() { return emulated::thread_index(); }
+inline int warp_index() { return emulated::thread_index() / 32; }
 // Clocks that move on by one with each reading. No deadline passes: the emulator itself sees a wait
 // that never ends.
 inline uint32_t read_clock() { return uint32_t(emulated::count_readings()); }
