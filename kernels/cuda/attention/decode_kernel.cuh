@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   const int seen_from = kMasked ? max(0, pos + 1 - a.window) : 0;
   const KvRange range(a.splits, seen_from / Tile::kRows * Tile::kRows, kv_len, Tile::kRows);
   if (int(blockIdx.y) >= range.n_splits) return;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = ptx::warp_index();
   Cache cache = a.cache;
   cache.pages += int64_t{sequence} * a.table_pages;
   const int head_dim = cache.head_dim;

@@ -16,7 +16,8 @@ class ClusterAttention {
   // pos: the position of the token.
   __device__ ClusterAttention(const ClusterParams& p, uint8_t* shared, int pos)
       : p_(p), shared_(shared), pos_(pos) {
-    const int block = int(blockIdx.x), lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+    const int block = int(blockIdx.x), lane = int(threadIdx.x) % 32;
+    const int warp = ptx::warp_index();
     group_ = block / p.n_parts;
     kv_head_ = group_ / p.groups_per_kv;
     column_ = lane % kLanes * 8;
@@ -246,7 +247,8 @@ class ClusterAttention {
   __device__ void merge_in_warp(float (&top)[kQueries], float (&sum)[kQueries],
                                 float (&out)[kQueries][8]) const {
     static_assert(kRows == 4);
-    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+    const int lane = int(threadIdx.x) % 32;
+    const int warp = ptx::warp_index();
     const bool upper = lane & 16, odd = lane & 8;
 #pragma unroll
     for (int h = 0; h < kQueries; ++h) {

@@ -51,10 +51,10 @@ class ClusterVectors {
 
   // Waits for all rows of a vector of a layer. All lanes of a warp call it.
   __device__ void await(ClusterVector vector, int layer) const {
-    while (!ptx::mbarrier_is_complete_in_cluster(barriers_ + 8 * vector, layer & 1)) {
+    const uint32_t barrier = barriers_ + 8 * vector;
+    while (!__all_sync(~0u, ptx::mbarrier_is_complete_in_cluster(barrier, layer & 1))) {
       ptx::before_next_try();
     }
-    __syncwarp();
   }
 
  private:

@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
     cluster_step_kernel(const __grid_constant__ ClusterParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   uint8_t* const shared = ptx::dynamic_shared<128>();
-  const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int block = int(blockIdx.x);
+  const int thread = int(threadIdx.x), lane = thread % 32, block = int(blockIdx.x);
+  const int warp = ptx::warp_index();
   auto* const barriers = reinterpret_cast<uint64_t*>(shared + p.shared.barriers);
   auto* const layers = reinterpret_cast<ClusterLayer*>(shared + p.shared.layers);
   if (thread == 0) {
@@ -116,8 +116,9 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   const ClusterVectors vectors(p, shared);
   const auto await_weights = [&](int phase, int index) {
     const uint32_t weights = ptx::shared_address(weights_barrier(p, shared, phase));
-    while (!ptx::mbarrier_is_complete(weights, index & 1)) ptx::before_next_try();
-    __syncwarp();
+    while (!__all_sync(~0u, ptx::mbarrier_is_complete(weights, index & 1))) {
+      ptx::before_next_try();
+    }
   };
   if (warp == kClusterWarps - 1) await_weights(kClusterQkv, 0);
   __syncthreads();
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
       load_weights<kPhase>(p, layers[index + 1], shared);
     }
 
-    if (thread - lane >= kTileRows * count) return;
+    if (32 * warp >= kTileRows * count) return;
     const bool has_row = thread < kTileRows * count;
     const int row = has_row ? thread : 0, to = kTileRows * begins[kPhase] + thread;
     float value = sum_of_cluster_warps(sums, row);

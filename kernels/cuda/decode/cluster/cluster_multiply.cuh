@@ -148,7 +148,7 @@ class ClusterMultiplier {
   }
 
   const ClusterGemv& gemv_;
-  const int lane_ = int(threadIdx.x) % 32, warp_ = int(threadIdx.x) / 32;
+  const int lane_ = int(threadIdx.x) % 32, warp_ = ptx::warp_index();
   WordsOfU4 words_[kOwn];  // of pieces with one scale and no minimum; of others what follows
   uint32_t b_[kOwn][L::kMmas][2] = {};
   int begins_[kOwn][kScales][2] = {};  // of the sums of rows g and g + 8
