@@ -36,7 +36,7 @@ __device__ inline float sum_over_ranks(const StepPeers& peers, int index, int fi
     float part = through_word(value);
     if (rank != peers.rank) {
       const uint4* const from = mailbox(peers.rank, rank) + thread / 4;
-      StepWord word;
+      StepWord word{};
       bool is_done = thread >= n_rows;
       do {
         if (!is_done) word = load_word_of_peer(from);
