@@ -116,9 +116,9 @@ __device__ inline bool are_of(const StepWord (&words)[kN], uint32_t epoch) {
 
 // Reads words from[kPlace(k)] for every k with kPlace(k) < n, and sets the others to zero; all
 // still carry the epoch. It loads all words at once, then again those that do not carry the epoch
-// yet, until all do. A single place in the code loads them, so that the words stay in their
-// registers. The words of a second token follow those of the first, and lie of_token behind them.
-// All lanes of a warp call it, and leave together.
+// yet, of more than 12 all, until all do. A single place in the code loads them, so that the words
+// stay in their registers. The words of a second token follow those of the first, and lie of_token
+// behind them. All lanes of a warp call it, and leave together.
 template <int (*kPlace)(int), int kTokens = 1, int kN>
 __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n, uint32_t epoch,
                                    int64_t of_token = 0) {
@@ -135,7 +135,7 @@ __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int
                                          from + k / kOfToken * of_token);
     });
     if (__all_sync(~0u, are_of(words, epoch))) return;
-    // Of many words all are loaded again: beside them there are no registers for this.
+    // Beside more words there are no registers for this.
     if constexpr (kN <= 12) {
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
