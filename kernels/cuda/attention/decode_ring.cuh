@@ -96,6 +96,7 @@ class CacheRing {
   __device__ TileRows take(const uint4* newest) {
     if constexpr (kInGroups) ptx::copy_async_wait<kSlots - 1>();  // the oldest of kSlots
     if constexpr (kBulk) {
+      // By a vote, so that the lanes leave together: ptx::warp_index().
       const uint32_t full = ptx::shared_address(shared_->full + slot_);
       while (!__all_sync(~0u, ptx::mbarrier_is_complete(full, parity_))) ptx::before_next_try();
     } else {

@@ -178,6 +178,8 @@ inline const StepCase kCases[] = {
     {"U8InRounds", of_group(DType::U8, DType::F16, false, kRow), DType::F16, 576, 800, 2, 2, 64, 2},
     {"U4ManyColumns", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 16480, 2, 2, 32,
      2},
+    // A plain block whose down has 13 words of input for a lane.
+    {"U4WideDown", of_group(DType::U4, DType::F16, false, 64), DType::F16, 64, 12352, 2, 2, 32, 2},
     {"Gemma2", of_group(DType::U4, DType::F16, false, 32), DType::F16, 96, 128, 2, 1, 256, 200,
      like_gemma_2},
     {"Gemma2Codes", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 96, 128, 4, 2, 128,
