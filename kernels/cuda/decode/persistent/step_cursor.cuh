@@ -10,14 +10,6 @@
 // How a consumer warp takes stages from the ring.
 namespace minfer::cuda {
 
-// A number that all lanes have. From a shuffle the compiler keeps it, where it would load a
-// constant again each time, which takes 30 clocks.
-__device__ inline int kept_in_register(int x) { return __shfl_sync(~0u, x, 0); }
-
-// ptx::warp_index() from thread_index(), which is read anew each time: from a kept one, two tokens
-// of INT4 spill 36 bytes in place of 4.
-__device__ inline int warp_index() { return kept_in_register(thread_index() / 32); }
-
 // The sizes that the inner loops of a GEMV read.
 struct StepShape {
   int first_stage, n_stages;

@@ -22,20 +22,23 @@ __device__ inline void choose_in_block(const StepParams& p, const StepLayer& lay
   StepMatrix matrices[3];
   float score = 0;
   uint32_t key = 0;  // below those of all experts
-  if (own < n) {
+  const bool has_expert = own < n;
+  if (has_expert) {
 #pragma unroll
     for (int part = 0; part < 3; ++part) {
       const ExpertPlace& from = layer.experts[part * n + own];
       matrices[part] = {static_cast<const uint8_t*>(from.weights),
                         static_cast<const uint8_t*>(from.scales)};
     }
-    const float bias = layer.router_bias != nullptr ? __ldg(layer.router_bias + own) : 0;
-    const float correction =
-        layer.router_correction != nullptr ? __ldg(layer.router_correction + own) : 0;
-    const uint4* const logit = p.words.router_logits + own;
-    StepWord word = load_word(logit);
-    for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(logit);
-    score = word.at(0) + bias;
+  }
+  const bool has_bias = has_expert && layer.router_bias != nullptr;
+  const bool has_correction = has_expert && layer.router_correction != nullptr;
+  const float bias = has_bias ? __ldg(layer.router_bias + own) : 0;
+  const float correction = has_correction ? __ldg(layer.router_correction + own) : 0;
+  StepWord word[1] = {StepWord::of(epoch - 1)};
+  await_each(word, {p.words.router_logits + own}, has_expert, epoch);
+  if (has_expert) {
+    score = word[0].at(0) + bias;
     // Softmax does not change the order; with it there is no correction.
     if (router.score == RouterScore::Sigmoid) score = ptx::reciprocal_fast(1 + expf(-score));
     key = rank_of(score + correction);
@@ -43,25 +46,23 @@ __device__ inline void choose_in_block(const StepParams& p, const StepLayer& lay
   experts.keys[own] = key;
   experts.scores[own] = score;
   consumers_sync();
-  if (own < n) {
-    // How many come before it: those with larger keys, and of equal ones those before it.
-    int place = 0;
+  // How many come before it: those with larger keys, and of equal ones those before it.
+  int place = 0;
 #pragma unroll 2
-    for (int e = 0; e < n; e += 4) {
-      const uint4 keys = *reinterpret_cast<const uint4*>(experts.keys + e);
-      place += int(keys.x + uint32_t(e < own) > key) + int(keys.y + uint32_t(e + 1 < own) > key);
-      place +=
-          int(keys.z + uint32_t(e + 2 < own) > key) + int(keys.w + uint32_t(e + 3 < own) > key);
-    }
-    if (place < router.n_active) {
-      experts.chosen[place] = own;
-#pragma unroll
-      for (int part = 0; part < 3; ++part) experts.matrices[part][place] = matrices[part];
-    }
-    ptx::mbarrier_arrive_if(place < router.n_active, ptx::shared_address(&experts.arrivals));
+  for (int e = 0; e < n; e += 4) {
+    const uint4 keys = *reinterpret_cast<const uint4*>(experts.keys + e);
+    place += int(keys.x + uint32_t(e < own) > key) + int(keys.y + uint32_t(e + 1 < own) > key);
+    place += int(keys.z + uint32_t(e + 2 < own) > key) + int(keys.w + uint32_t(e + 3 < own) > key);
   }
+  const bool is_chosen = has_expert && place < router.n_active;
+  if (is_chosen) {
+    experts.chosen[place] = own;
+#pragma unroll
+    for (int part = 0; part < 3; ++part) experts.matrices[part][place] = matrices[part];
+  }
+  ptx::mbarrier_arrive_if(is_chosen, ptx::shared_address(&experts.arrivals));
   consumers_sync();
-  if (own >= 32) return;
+  if (warp_index() != 0) return;
   const auto chosen_score = [&](int j) { return experts.scores[experts.chosen[j]]; };
   const bool is_softmax = router.score == RouterScore::Softmax;
   const float top = is_softmax ? chosen_score(0) : 0;
@@ -70,7 +71,9 @@ __device__ inline void choose_in_block(const StepParams& p, const StepLayer& lay
   float sum = weight;
   if (is_softmax && !router.renormalizes) {
     sum = 0;
-    for (int e = own; e < n; e += 32) sum += expf(experts.scores[e] - top);
+    for (int e = 0; e < n; e += 32) {
+      if (e + own < n) sum += expf(experts.scores[e + own] - top);
+    }
   }
   sum = warp_reduce(sum, Sum{});
   if (is_softmax || router.renormalizes) weight /= sum;

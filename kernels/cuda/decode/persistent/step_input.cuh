@@ -194,7 +194,7 @@ __device__ inline float take_words(StepWord (&words)[kBatch], const StepSource& 
 // staged: so they travel meanwhile.
 __device__ inline void publish_logits(const RouterSource& source, const StepGemv& gemv,
                                       float squares) {
-  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const int lane = thread_index() % 32, warp = warp_index();
   squares = warp_reduce(squares, Sum{});
   if (lane == 0) source.squares[warp] = squares;
   consumers_sync();

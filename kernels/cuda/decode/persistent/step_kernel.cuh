@@ -52,11 +52,10 @@ __device__ inline bool has_row_scales(const StepGemv& gemv, int phase) {
 // tokens it sets it, and stages their input `source`, in the first round of a phase or, in parts,
 // in its only one; when that is there, more copies are allowed.
 template <typename I, typename Clock>
-__device__ inline void multiply_round(const StepParams& p, const StepGemv& gemv,
-                                      const StepLayer& layer, const StepRound& at,
-                                      const StepSource& source, float (*squares)[kStepWarps],
-                                      const StepMemory<I>& memory, const StepRing& ring,
-                                      StepCursor<Clock>& cursor, float (&unit)[I::kTokens]) {
+__device__ __forceinline__ void multiply_round(
+    const StepParams& p, const StepGemv& gemv, const StepLayer& layer, const StepRound& at,
+    const StepSource& source, float (*squares)[kStepWarps], const StepMemory<I>& memory,
+    const StepRing& ring, StepCursor<Clock>& cursor, float (&unit)[I::kTokens]) {
   const int halves_log = at.phase == kGateUp ? 1 : 0;
   const bool is_k_split = at.tile < 0;
   float* const scratch = memory.scratch(at.buffer) + (is_k_split ? k_split_row(gemv) : 0);

@@ -293,6 +293,11 @@ __device__ __attribute__((noinline)) StepCursor<Clock> multiply_apart(
     TableBytes table, int n_tiles, float unit) {
   uint8_t* const memory = ptx::dynamic_shared<128>();
   ring.slots = memory;
+  // For all that the compiler knows, lanes call a function with different numbers, and leave the
+  // loops that end by these one by one (docs/decode.md).
+  n_tiles = kept_in_register(n_tiles);
+  shape.n_stages = kept_in_register(shape.n_stages);
+  shape.n_pieces = kept_in_register(shape.n_pieces);
   float* const scratch = reinterpret_cast<float*>(memory + scratch_at);
   const float units[] = {unit};
   each_group(n_tiles, [&]<int kTiles>(int tile) {
