@@ -368,6 +368,12 @@ __device__ inline int mbarrier_is_complete_or(int is_so, uint32_t barrier, int p
       : "memory");
   return int(done);
 }
+__device__ inline void store_shared_if(bool stores, uint32_t to, int x) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.volatile.shared.s32 [%0], %1;\n}" ::"r"(to),
+      "r"(x), "r"(int(stores))
+      : "memory");
+}
 __device__ inline void mbarrier_arrive_if(bool condition, uint32_t barrier) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(

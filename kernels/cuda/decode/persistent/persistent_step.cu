@@ -182,11 +182,13 @@ void tune(StepParams& p) {
   const StepGemv& gemv = p.gemvs[0][kGateUp];
   const StepFormat format = p.gemvs[0][kWo].format;
   p.copies_of_exchange = format <= StepFormat::BF16 ? 6 : 4;
-  p.copies_of_gemv = format == StepFormat::U4 ? 5 : 6;
+  p.copies_near = format == StepFormat::U4 ? 5 : 6;
   if (gemv.has_several_rows()) {
-    const int copies = p.copies_of_gemv * kStageBytes / gemv.code_bytes;
-    p.copies_of_exchange = p.copies_of_gemv = std::min(copies, p.n_slots);
+    const int copies = p.copies_near * kStageBytes / gemv.code_bytes;
+    p.copies_of_exchange = p.copies_near = std::min(copies, p.n_slots);
   }
+  p.copies_far = std::min(p.copies_near + (are_codes(format) ? 2 : 0), p.n_slots);
+  p.near_stages = format == StepFormat::U8 ? 12 : 8;
 }
 
 // Whether all matrices are codes that the instances for two tokens have.

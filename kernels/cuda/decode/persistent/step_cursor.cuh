@@ -28,6 +28,8 @@ struct StepCursor {
   Clock clock;
   int n_slots, slot_bytes;  // of the ring
   int slot = 0, parity = 0;
+  int is_full = 0;  // whether the lane has seen its stage full
+  int n_far = 0;    // stages until the block allows no more than ring.copies_near
 
   __device__ StepCursor(const Clock& clock, const StepRing& ring)
       : clock(clock),
@@ -39,12 +41,12 @@ struct StepCursor {
   // Takes the next n stages, kN at a time, and releases them: calls f(step, their memory) n_whole
   // times, and `last` for what is left, up to kN stages, of which it reads no others.
   //
-  // Lane k < kN tests whether the k-th stage of a step is full, and releases it. It tests that of
-  // the next step before f is called, since the answer takes a while. Other lanes do not test,
-  // since tests of several barriers are done one after another. If no stage is missing, nothing
-  // jumps between one step and the next but the loop: instructions behind a jump must be fetched
-  // first.
-  template <int kN, typename F, typename Last>
+  // Lane k < kN tests whether the k-th stage of a step is full, and releases it. Where the stages
+  // of the next step are, and whether they are there, is asked before f is called, since the
+  // answers take a while, and voted on before f ends. Other lanes do not test, since tests of
+  // several barriers are done one after another. If no stage is missing, nothing jumps between one
+  // step and the next but the loop: instructions behind a jump must be fetched first.
+  template <int kN, bool kAhead = true, typename F, typename Last>
   __device__ void take(const StepRing& ring, int n, int n_whole, F f, Last last) {
     static_assert(kN <= kWidth);
     const int lane = thread_index() % 32;
@@ -53,16 +55,31 @@ struct StepCursor {
     const auto is_there = [&](int is_so) {
       return ptx::mbarrier_is_complete_or(is_so, ring.full + 8 * slot, parity);
     };
-    int own_is_there = is_there(!has_stage);
+    const auto have_all = [&] { return __all_sync(~0u, is_full != 0 || !has_stage); };
+    int at[kN];  // of the next step
+    const auto locate = [&] {
+#pragma unroll
+      for (int k = 0; k < kN; ++k) at[k] = __shfl_sync(~0u, slot * slot_bytes, k);
+    };
+    is_full = is_there(is_full != 0 || !has_stage);
+    bool are_there = false;
+    const auto ask = [&] {
+      locate();
+      are_there = have_all();
+    };
+    if constexpr (kAhead) ask();
     const auto take_step = [&](auto&& g) {
-      await([&] {
-        own_is_there = is_there(own_is_there);
-        return !__any_sync(~0u, own_is_there == 0);
-      });
+      if constexpr (!kAhead) ask();
+      if (!are_there) {
+        await(/*waits=*/true, [&] {
+          is_full = is_there(is_full != 0 || !has_stage);
+          return have_all();
+        });
+      }
       const uint8_t* memory[kN];
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
-        memory[k] = ring.slots + __shfl_sync(~0u, slot * slot_bytes, k);
+        memory[k] = ring.slots + at[k];
         if constexpr (kIsCheckable) {
           const uint32_t full = ring.full + 8 * __shfl_sync(~0u, slot, k);
           const int its_parity = __shfl_sync(~0u, parity, k);
@@ -74,8 +91,10 @@ struct StepCursor {
       [[maybe_unused]] const bool had_stage = has_stage;
       go_on(kN);
       has_stage = lane < min(kN, n_left - kN);
-      own_is_there = is_there(!has_stage);
+      is_full = is_there(lane >= kN);
+      if constexpr (kAhead) locate();
       g(step, memory);
+      if constexpr (kAhead) are_there = have_all();
       __syncwarp();
       if constexpr (kIsCheckable) {
 #pragma unroll
@@ -97,11 +116,21 @@ struct StepCursor {
         parity ^= 1;
       }
     }
+    // What was asked last holds for the stages that come next, unless fewer or none were taken.
+    if (lane >= kN || n_left < 0 || step == 0) is_full = 0;
   }
   // The same where kN divides n.
-  template <int kN, typename F>
+  template <int kN, bool kAhead = true, typename F>
   __device__ void take(const StepRing& ring, int n, F f) {
-    take<kN>(ring, n, n / kN, f, nullptr);
+    take<kN, kAhead>(ring, n, n / kN, f, nullptr);
+  }
+
+  // Loops that multiply call it with the stages of a step: n_far goes down, and when it gets to 0
+  // the block allows fewer copies, since those in flight delay the exchange that follows.
+  __device__ void count_down(const StepRing& ring, int n) {
+    allow_copies_if(thread_index() == 0 && n_far > 0 && n_far <= n, ring.most_copies,
+                    ring.copies_near);
+    n_far -= n;
   }
 
   // The same one at a time, for whole rows, where a warp passes over most stages or multiplies
@@ -117,7 +146,7 @@ struct StepCursor {
       const bool wraps = own >= n_slots;
       if (wraps) own -= n_slots;
       unsigned missing = 0;
-      await([&] {
+      await(/*waits=*/false, [&] {
         missing = __ballot_sync(
             ~0u, !ptx::mbarrier_is_complete(ring.full + 8 * own, parity ^ int(wraps)));
         return (missing & 1) == 0;
@@ -148,14 +177,16 @@ struct StepCursor {
     }
     slot = next;
     go_on(own_place);
+    is_full = 0;
   }
 
  private:
-  // Asks until the warp's next stages are there. All lanes get the same answer.
+  // Asks until the warp's next stages are there. All lanes get the same answer. waits: whether it
+  // is known that they were not.
   template <typename F>
-  __device__ void await(F are_there) {
-    uint32_t began = 0;
-    for (bool waits = false;; waits = true) {
+  __device__ void await(bool waits, F are_there) {
+    uint32_t began = waits ? clock.now() : 0;
+    for (;; waits = true) {
       if (are_there()) {
         if (waits) clock.end_wait(began);
         break;

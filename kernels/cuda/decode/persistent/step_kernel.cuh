@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply_round(
       if (in_parts || (is_first && n_tiles != 0)) {
         stage_tokens<I>(p, gemv, source, stages.begin, in_parts, memory.input, squares, unit);
       }
-      if (thread_index() == 0) allow_copies(ring.most_copies, p.copies_of_gemv);
+      if (thread_index() == 0) allow_copies(ring.most_copies, p.copies_near);
     }
     multiply<I>(gemv, ring, memory.input, I::kTokens == 1 ? 0 : p.token_stride, scratch, cursor,
                 n_tiles << halves_log, unit, stages, at.phase == kHead, in_parts);
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       ptx::mbarrier_init(&s_experts.arrivals, p.router.choice.n_active);
     }
     ptx::mbarrier_init_fence();
-    s_most_copies = p.copies_of_gemv;
+    s_most_copies = p.copies_near;
     s_k_splits_came = 0;
   }
   __syncthreads();
@@ -261,7 +261,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                       ptx::shared_address(s_empty),
                       p.n_slots,
                       p.slot_bytes,
-                      &s_most_copies};
+                      &s_most_copies,
+                      p.copies_near};
   if (warp >= kStepWarps) {
     fill_ring<I>(p, s_gemvs, s_experts, ring, warp - kStepWarps);
     return;
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     return static_cast<const uint8_t*>(layer.router) + int64_t{2} * p.dim * first;
   };
   const int copies_of_exchange = kept_in_register(p.copies_of_exchange);
-  const int copies_of_gemv = kept_in_register(p.copies_of_gemv);
+  const int copies_near = kept_in_register(p.copies_near);
   const auto allow = [&](int copies) {
     if (thread_index() == 0) allow_copies(&s_most_copies, copies);
   };
@@ -303,7 +304,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 
     float(*const squares)[kStepWarps] = s_squares[step % 2];
     float unit[I::kTokens] = {};
-    allow(phase == kWo ? copies_of_gemv : copies_of_exchange);
+    allow(phase == kWo ? copies_near : copies_of_exchange);
     if (phase == kWo) {
       // The block waits next, so that this costs no time. All warps have passed a barrier of q, k
       // and v, so that none reads the layer before this one any more.
@@ -366,7 +367,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (chooses) choose_in_block(p, layer, s_experts, epoch);
     }
 
-    if (I::kTokens == 1) allow(copies_of_gemv);
+    if constexpr (I::kTokens == 1) {  // with two tokens multiply_round does it
+      cursor.n_far = kept_in_register(n_stages_of(own, own.count << (phase == kGateUp ? 1 : 0)) -
+                                      p.near_stages);
+      allow(cursor.n_far > 0 ? p.copies_far : copies_near);
+    }
     cursor.clock.end(phase, kInput);
     for (int tile = own.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};

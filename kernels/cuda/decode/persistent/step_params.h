@@ -411,9 +411,11 @@ struct StepParams {
   float eps;
   bool vectors_are_bf16;
   int n_slots, slot_bytes;
-  // Most stages whose copies are in flight, at most n_slots: while the block waits for a vector,
-  // and while it multiplies or attends.
-  int copies_of_exchange, copies_of_gemv;
+  // Most stages whose copies are in flight, at most n_slots: while the block waits for a vector;
+  // while it attends, or has at most near_stages left to multiply in a phase; and while it has
+  // more.
+  int copies_of_exchange, copies_near, copies_far;
+  int near_stages;
   int n_tokens;        // of the instance
   int token_stride;    // bytes from the staged activations of one token to those of the next
   int input_bytes;     // of shared memory for staged activations; attention uses the same memory

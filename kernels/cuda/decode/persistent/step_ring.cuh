@@ -16,6 +16,7 @@ struct StepRing {
   uint32_t full, empty;  // shared addresses of [n_slots] mbarriers
   int n_slots, slot_bytes;
   int* most_copies;  // stages in flight, up to n_slots; producers read it while it changes
+  int copies_near;   // StepParams
 };
 constexpr int kArrivalsOfEmpty = kStepWarps * (kIsCheckable ? 32 : 1);
 
@@ -24,6 +25,14 @@ __device__ inline void allow_copies(int* most_copies, int n) {
     atomicExch_block(most_copies, n);
   } else {
     *static_cast<volatile int*>(most_copies) = n;
+  }
+}
+// The same where the condition holds, without a branch.
+__device__ inline void allow_copies_if(bool condition, int* most_copies, int n) {
+  if constexpr (kIsCheckable) {
+    if (condition) allow_copies(most_copies, n);
+  } else {
+    ptx::store_shared_if(condition, ptx::shared_address(most_copies), n);
   }
 }
 __device__ inline int copies_allowed(int* most_copies) {
@@ -62,6 +71,11 @@ __device__ inline StreamStage stream_stage(const StepGemv& p, int n_streams, int
   i -= in_fours * n_stages;
   if (i < in_pair * n_stages) return {in_fours + i % 2, first + i / 2};
   return {in_fours + in_pair, first + i - in_pair * n_stages};
+}
+
+// The stages that a block reads in a linear phase, of n_streams streams beside its K split.
+__device__ inline int n_stages_of(const StepGemv& p, int n_streams) {
+  return 2 * (p.k_split.stages.end - p.k_split.stages.begin) + n_streams * p.n_stages;
 }
 
 // A tile of a linear phase: the index of its matrix in the phase, and its index in that matrix.
@@ -344,10 +358,8 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
     const int n_streams = gemv.count << (half_shift + row_shift);
     // Past the last rows of float weights, these are read again; their sums are not stored.
     const int last = is_float ? (gemv.out_dim - 1) >> stage_rows_log : INT_MAX;
-    const StepStages& k_split = gemv.k_split.stages;
-    const int n = 2 * (k_split.end - k_split.begin) + n_streams * gemv.n_stages;
     const int at_once = is_in_parts(I::kTokens, phase) ? part_stages(gemv.format) : gemv.n_stages;
-    ring_producer.put<true>(n, [&](int i) {
+    ring_producer.put<true>(n_stages_of(gemv, n_streams), [&](int i) {
       const auto [stream, stage] = stream_stage<(I::kTokens > 1)>(gemv, n_streams, at_once, i);
       const int tile_index = stream >> row_shift;
       const int its_tile = stream < 0 ? gemv.k_split.tile : gemv.begin + (tile_index >> half_shift);

@@ -106,6 +106,9 @@ inline bool mbarrier_is_complete(uint32_t barrier, int parity) {
 inline int mbarrier_is_complete_or(int is_so, uint32_t barrier, int parity) {
   return is_so || mbarrier_is_complete(barrier, parity);
 }
+inline void store_shared_if(bool stores, uint32_t to, int x) {
+  if (stores) *reinterpret_cast<int*>(dynamic_shared() + to) = x;
+}
 inline void mbarrier_arrive_if(bool condition, uint32_t barrier) {
   if (condition) mbarrier_arrive(reinterpret_cast<uint64_t*>(dynamic_shared() + barrier));
 }

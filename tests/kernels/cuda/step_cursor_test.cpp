@@ -1,0 +1,100 @@
+#include "kernels/cuda/decode/persistent/step_cursor.cuh"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+// A warp takes stages that come late, in the emulator: whatever it took before, it reads none that
+// is not there.
+namespace minfer::cuda {
+namespace {
+
+constexpr int kSlots = 8, kSlotBytes = 16;
+// Stages at once, and how many of them: none at all, fewer than fit, as many, and more.
+struct Turn {
+  int at_once, n;
+};
+constexpr Turn kTurns[] = {{4, 0}, {4, 4}, {4, 3}, {2, 2}, {4, 8}, {1, 1}, {1, 0},
+                           {4, 1}, {2, 1}, {4, 4}, {4, 0}, {2, 4}, {4, 6}};
+
+struct Shared {
+  uint64_t full[kSlots], empty[kSlots];
+  int most_copies;
+  int wanted;  // stages that are about to be taken, with those that have been
+};
+
+// Warp 0 takes the stages of all turns, and writes the number that it finds in each to `found`. Two
+// lanes of warp 1 write stages in turns: one as soon as there is a slot, the other when the stage
+// is wanted, and not at once.
+__global__ void take_turns(StepParams p, int* found) {
+  auto& shared = ptx::static_shared<Shared>();
+  uint8_t* const slots = ptx::dynamic_shared<128>();
+  const int lane = thread_index() % 32;
+  if (thread_index() == 0) {
+    for (int i = 0; i < kSlots; ++i) {
+      ptx::mbarrier_init(shared.full + i, 1);
+      ptx::mbarrier_init(shared.empty + i, 1);
+      *reinterpret_cast<int*>(slots + i * kSlotBytes) = -1;
+    }
+    shared.wanted = 0;
+  }
+  __syncthreads();
+  const StepRing ring{slots,
+                      ptx::shared_address(shared.full),
+                      ptx::shared_address(shared.empty),
+                      kSlots,
+                      kSlotBytes,
+                      &shared.most_copies,
+                      0};
+  if (thread_index() >= 32) {
+    if (lane > 1) return;
+    int n = 0;
+    for (const Turn& turn : kTurns) n += turn.n;
+    for (int i = lane; i < n; i += 2) {
+      const int slot = i % kSlots;
+      while (!ptx::mbarrier_is_complete(ring.empty + 8 * slot, i / kSlots % 2 ^ 1)) __nanosleep(1);
+      if (lane == 1) {
+        while (*static_cast<volatile int*>(&shared.wanted) <= i) __nanosleep(1);
+        for (int k = 0; k < 100; ++k) __nanosleep(1);
+      }
+      *reinterpret_cast<int*>(slots + slot * kSlotBytes) = i;
+      ptx::mbarrier_arrive(shared.full + slot);
+    }
+    return;
+  }
+  StepCursor<NoClock> cursor(NoClock(p), ring);
+  int next = 0;
+  for (const Turn& turn : kTurns) {
+    const int end = next + turn.n;
+    if (lane == 0) shared.wanted = end;
+    __syncwarp();
+    const auto take = [&]<int kN>() {
+      const auto f = [&](int, const uint8_t* const(&memory)[kN]) {
+        for (int k = 0; k < kN && next < end; ++k, ++next) {
+          if (lane == 0) found[next] = *reinterpret_cast<const int*>(memory[k]);
+        }
+      };
+      cursor.template take<kN>(ring, turn.n, turn.n / kN, f, f);
+    };
+    if (turn.at_once == 4) take.template operator()<4>();
+    if (turn.at_once == 2) take.template operator()<2>();
+    if (turn.at_once == 1) take.template operator()<1>();
+  }
+}
+
+TEST(StepCursor, ReadsNoStageThatIsNotThere) {
+  int n = 0;
+  for (const Turn& turn : kTurns) n += turn.n;
+  std::vector<int> found(size_t(n), -2), expected(size_t(n), 0);
+  std::iota(expected.begin(), expected.end(), 0);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(64);
+  config.dynamicSmemBytes = kSlots * kSlotBytes;
+  ASSERT_EQ(cudaLaunchKernelEx(&config, take_turns, StepParams{}, found.data()), cudaSuccess);
+  EXPECT_EQ(found, expected);
+}
+
+}  // namespace
+}  // namespace minfer::cuda
