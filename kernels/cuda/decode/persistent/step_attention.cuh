@@ -93,7 +93,7 @@ __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttentio
   const int at = (thread_index() & (a.lanes() - 1)) * 8;
   const bool has_columns = at < a.head_dim;
   const int q_at = has_columns ? at : 0;
-  cursor.template take<4, false>(
+  cursor.template take<4>(
       ring, 2 * cache.n_stages, [&](int step, const uint8_t* const(&stages)[4]) {
         // The stages are keys, values, keys, values; a team has every n_teams-th row of both pairs.
         const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};

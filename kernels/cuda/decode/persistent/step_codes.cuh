@@ -113,7 +113,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
   const int team = lane >> a.lanes_log, at = (lane & (a.lanes() - 1)) * 8;
   const int stage_tiles = cache.stage_rows / 16;
   CodeValues values;
-  cursor.template take<4, false>(
+  cursor.template take<4>(
       ring, 2 * cache.n_stages, [&](int step, const uint8_t* const(&stages)[4]) {
 #pragma unroll 1
         for (int tile = warp; tile < 2 * stage_tiles; tile += kStepWarps) {

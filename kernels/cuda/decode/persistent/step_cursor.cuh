@@ -41,40 +41,48 @@ struct StepCursor {
   // Takes the next n stages, kN at a time, and releases them: calls f(step, their memory) n_whole
   // times, and `last` for what is left, up to kN stages, of which it reads no others.
   //
-  // Lane k < kN tests whether the k-th stage of a step is full, and releases it. Where the stages
-  // of the next step are, and whether they are there, is asked before f is called, since the
-  // answers take a while, and voted on before f ends. Other lanes do not test, since tests of
-  // several barriers are done one after another. If no stage is missing, nothing jumps between one
-  // step and the next but the loop: instructions behind a jump must be fetched first.
-  template <int kN, bool kAhead = true, typename F, typename Last>
+  // Lane k < kN tests whether the k-th stage of a step is full, and releases it. It tests that of
+  // the next step before f is called, since the answer takes a while. Other lanes do not test,
+  // since tests of several barriers are done one after another. If no stage is missing, nothing
+  // jumps between one step and the next but the loop: instructions behind a jump must be fetched
+  // first.
+  //
+  // kAhead: the places of the next step's stages are asked for before f, and the warp votes on them
+  // before f ends; what the last step asked for holds for the next call. It makes loops of INT4 and
+  // INT8 shorter by a tenth, and is not worth its registers elsewhere (docs/lab/decode-2026-11.md).
+  template <int kN, bool kAhead = false, typename F, typename Last>
   __device__ void take(const StepRing& ring, int n, int n_whole, F f, Last last) {
     static_assert(kN <= kWidth);
     const int lane = thread_index() % 32;
     int n_left = n, step = 0;
     bool has_stage = lane < min(kN, n);
-    const auto is_there = [&](int is_so) {
-      return ptx::mbarrier_is_complete_or(is_so, ring.full + 8 * slot, parity);
+    const auto test = [&](int is_so) {
+      is_full = ptx::mbarrier_is_complete_or(is_so, ring.full + 8 * slot, parity);
     };
-    const auto have_all = [&] { return __all_sync(~0u, is_full != 0 || !has_stage); };
-    int at[kN];  // of the next step
+    const auto have_all = [&] { return !__any_sync(~0u, is_full == 0 && (!kAhead || has_stage)); };
+    const auto ask_again = [&] {
+      test(is_full != 0 || !has_stage);
+      return have_all();
+    };
+    int at[kN];  // of the stages of a step
     const auto locate = [&] {
 #pragma unroll
       for (int k = 0; k < kN; ++k) at[k] = __shfl_sync(~0u, slot * slot_bytes, k);
     };
-    is_full = is_there(is_full != 0 || !has_stage);
-    bool are_there = false;
-    const auto ask = [&] {
+    [[maybe_unused]] bool are_there = false;
+    if constexpr (kAhead) {
+      test(is_full != 0 || !has_stage);
       locate();
       are_there = have_all();
-    };
-    if constexpr (kAhead) ask();
+    } else {
+      test(!has_stage);
+    }
     const auto take_step = [&](auto&& g) {
-      if constexpr (!kAhead) ask();
-      if (!are_there) {
-        await(/*waits=*/true, [&] {
-          is_full = is_there(is_full != 0 || !has_stage);
-          return have_all();
-        });
+      if constexpr (kAhead) {
+        if (!are_there) await(/*waits=*/true, ask_again);
+      } else {
+        await(/*waits=*/false, ask_again);
+        locate();
       }
       const uint8_t* memory[kN];
 #pragma unroll
@@ -91,7 +99,7 @@ struct StepCursor {
       [[maybe_unused]] const bool had_stage = has_stage;
       go_on(kN);
       has_stage = lane < min(kN, n_left - kN);
-      is_full = is_there(lane >= kN);
+      test(kAhead ? lane >= kN : !has_stage);
       if constexpr (kAhead) locate();
       g(step, memory);
       if constexpr (kAhead) are_there = have_all();
@@ -117,12 +125,12 @@ struct StepCursor {
       }
     }
     // What was asked last holds for the stages that come next, unless fewer or none were taken.
-    if (lane >= kN || n_left < 0 || step == 0) is_full = 0;
+    if (!kAhead || lane >= kN || n_left < 0 || step == 0) is_full = 0;
   }
   // The same where kN divides n.
-  template <int kN, bool kAhead = true, typename F>
+  template <int kN, typename F>
   __device__ void take(const StepRing& ring, int n, F f) {
-    take<kN, kAhead>(ring, n, n / kN, f, nullptr);
+    take<kN>(ring, n, n / kN, f, nullptr);
   }
 
   // Loops that multiply call it with the stages of a step: n_far goes down, and when it gets to 0

@@ -31,8 +31,8 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
   [[maybe_unused]] const auto codes = [&]<StepFormat kFormat, int kScales>() {
     const CodesLane at = codes_lane<kFormat, I::kTokens>(shape, input);
     each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_codes<kFormat, kScales, false, kTiles>(shape, ring, at, scratch, cursor, {}, tile,
-                                                      unit, in_parts && stages.begin != 0);
+      multiply_codes<kFormat, kScales, false, kTiles, I::kAsksAhead>(
+          shape, ring, at, scratch, cursor, {}, tile, unit, in_parts && stages.begin != 0);
     });
   };
   [[maybe_unused]] const auto apart = [&]<typename Loop>() {

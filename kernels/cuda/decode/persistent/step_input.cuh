@@ -22,12 +22,10 @@ __device__ inline int float_place(int column) {
 // whose signed 8-bit digits are columns of the integer MMA. All digits of one place are in the
 // order of the codes of a lane (quant/packed_layout.h): in 32 columns of U8 or 64 of others, those
 // that lane t = 0 of a quad multiplies come first, then those of t = 1, and so on.
-// by_64: in 64 columns, as for all codes but U8; a lane's four words come as 0 2 1 3, so that the
-// two that WordsOfU4 multiplies are adjacent.
+// by_64: in 64 columns, as for all codes but U8.
 __device__ inline int digit_place(int word, bool by_64) {
-  const int n = by_64 ? 4 : 2;  // words of a lane
-  const int of_lane = by_64 ? (word >> 3 & 1) | (word >> 1 & 2) : word >> 2 & 1;
-  return ((word & ~(4 * n - 1)) + word % 4 * n + of_lane) * 4;
+  const int n_log = by_64 ? 2 : 1, n = 1 << n_log;  // words of a lane
+  return ((word & ~(4 * n - 1)) + word % 4 * n + (word >> 2 & (n - 1))) * 4;
 }
 constexpr float kDigitUnit = 0x1p-21f;
 

@@ -367,10 +367,12 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (chooses) choose_in_block(p, layer, s_experts, epoch);
     }
 
-    if constexpr (I::kTokens == 1) {  // with two tokens multiply_round does it
+    if constexpr (I::kAsksAhead) {
       cursor.n_far = kept_in_register(n_stages_of(own, own.count << (phase == kGateUp ? 1 : 0)) -
                                       p.near_stages);
       allow(cursor.n_far > 0 ? p.copies_far : copies_near);
+    } else if (I::kTokens == 1) {  // with two multiply_round does it
+      allow(copies_near);
     }
     cursor.clock.end(phase, kInput);
     for (int tile = own.k_split.exists() ? -1 : 0;;) {

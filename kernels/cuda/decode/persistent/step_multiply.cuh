@@ -141,8 +141,9 @@ __device__ inline void each_group(int n_tiles, F f) {
 // kScratchFloats behind those of the first. Sums are added to those in scratch if the call says so.
 //
 // A step has four stages, kTiles of them of the same columns, so that groups of one and two tiles
-// take no more steps than they must.
-template <StepFormat kFormat, int kScales, bool kMins, int kTiles, typename Clock, int kTokens>
+// take no more steps than they must. kAhead: StepCursor::take.
+template <StepFormat kFormat, int kScales, bool kMins, int kTiles, bool kAhead = false,
+          typename Clock, int kTokens>
 __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
                                       const CodesLane& at, float* scratch,
                                       StepCursor<Clock>& cursor, const TableBytes& table, int tile,
@@ -251,10 +252,10 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
     }
   };
   constexpr int kPieces = kStages * kStagePieces;  // of a step
-  cursor.template take<kStages * kTiles>(
+  cursor.template take<kStages * kTiles, kAhead>(
       ring, kTiles * shape.n_stages, shape.n_pieces / kPieces,
       [&](int step, const auto& slots) {
-        if constexpr (kTokens == 1) cursor.count_down(ring, kStages * kTiles);
+        if constexpr (kAhead) cursor.count_down(ring, kStages * kTiles);
 #pragma unroll
         for (int s = 0; s < kStages; ++s)
 #pragma unroll

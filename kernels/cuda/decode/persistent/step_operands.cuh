@@ -136,8 +136,8 @@ __device__ inline void load_digits(uint32_t (&b)[kMmas][2], const uint8_t* from)
     for (int i = 0; i < kMmas; i += 2) {
       const uint4 digits = *reinterpret_cast<const uint4*>(from + i * 32);
       b[i][0] = digits.x;
-      b[i][1] = digits.z;
-      b[i + 1][0] = digits.y;
+      b[i][1] = digits.y;
+      b[i + 1][0] = digits.z;
       b[i + 1][1] = digits.w;
     }
   } else {
@@ -180,9 +180,9 @@ class WordsOfU4 {
   // digits: the digits of x for the columns of the piece, at the lane's place (digits_of_lane).
   __device__ WordsOfU4(const uint8_t* digits, int g) {
     using L = Codes<StepFormat::U4>;
-    const uint2 two = *reinterpret_cast<const uint2*>(digits + g % 2 * 8);
-    b0_ = two.x;
-    b1_ = two.y;
+    const uint4 four = *reinterpret_cast<const uint4*>(digits);
+    b0_ = g % 2 == 0 ? four.x : four.y;
+    b1_ = g % 2 == 0 ? four.z : four.w;
     int zeros[4];
     ptx::mma_m16n8k32<true>(zeros, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero}, b0_, b1_,
                             {0, 0, 0, 0});

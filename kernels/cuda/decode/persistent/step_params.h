@@ -104,7 +104,9 @@ struct StepInstance {
   static constexpr bool kIsInt8 = kWeights == StepWeights::Int8;
   static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
   static constexpr bool kHasOwnGemv =
-      kIsPlain && !kCounts && ((kIsInt4 && (kHeads == 1 || !kIsShortInt4)) || kIsInt8);
+      kIsPlain && !kCounts && ((kIsInt4 && !kIsShortInt4) || kIsInt8);
+  // StepCursor::take with kAhead; then more copies are allowed far from the end of a phase, too.
+  static constexpr bool kAsksAhead = kTokens == 1 && (kIsInt4 || kIsInt8);
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds

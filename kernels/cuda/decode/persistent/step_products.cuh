@@ -49,7 +49,6 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
 
   float total[kTiles][2][1] = {};
   cursor.template take<kTiles>(ring, kTiles * shape.n_stages, [&](int stage, const auto& slots) {
-    cursor.count_down(ring, kTiles);
     if (stage * L::kPieces + warp * kOwn >= shape.n_pieces) return;
     uint32_t b[kOwn][L::kMmas][2];
     int of_units[kOwn][kUnitsOfPiece];  // sums of x over each unit
