@@ -368,6 +368,7 @@ __device__ inline int mbarrier_is_complete_or(int is_so, uint32_t barrier, int p
       : "memory");
   return int(done);
 }
+// Stores at an address in shared memory, which other warps may poll, without a branch.
 __device__ inline void store_shared_if(bool stores, uint32_t to, int x) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.volatile.shared.s32 [%0], %1;\n}" ::"r"(to),

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <numeric>
 #include <vector>
 
@@ -11,12 +12,14 @@ namespace minfer::cuda {
 namespace {
 
 constexpr int kSlots = 8, kSlotBytes = 16;
-// Stages at once, and how many of them: none at all, fewer than fit, as many, and more.
+// Stages at once (0: take_singly), and how many of them: none at all, fewer than fit, as many, and
+// more.
 struct Turn {
   int at_once, n;
 };
-constexpr Turn kTurns[] = {{4, 0}, {4, 4}, {4, 3}, {2, 2}, {4, 8}, {1, 1}, {1, 0},
-                           {4, 1}, {2, 1}, {4, 4}, {4, 0}, {2, 4}, {4, 6}};
+constexpr int kFar = 12, kCopiesFar = 9, kCopiesNear = 5;
+constexpr Turn kTurns[] = {{4, 0}, {4, 4}, {4, 3}, {2, 2}, {4, 8}, {1, 1}, {1, 0}, {4, 1},
+                           {2, 1}, {4, 4}, {4, 0}, {2, 4}, {0, 3}, {4, 6}, {0, 1}, {2, 2}};
 
 struct Shared {
   uint64_t full[kSlots], empty[kSlots];
@@ -24,11 +27,12 @@ struct Shared {
   int wanted;  // stages that are about to be taken, with those that have been
 };
 
-// Warp 0 takes the stages of all turns, and writes the number that it finds in each to `found`. Two
+// Warp 0 takes the stages of all turns, and writes the number that it finds in each to `found`, and
+// how many copies the block allows behind each turn to `copies`. Two
 // lanes of warp 1 write stages in turns: one as soon as there is a slot, the other when the stage
 // is wanted, and not at once. The warp asks ahead in all turns, or in every other one.
 template <bool kAllAhead>
-__global__ void take_turns(StepParams p, int* found) {
+__global__ void take_turns(StepParams p, int* found, int* copies) {
   auto& shared = ptx::static_shared<Shared>();
   uint8_t* const slots = ptx::dynamic_shared<128>();
   const int lane = thread_index() % 32;
@@ -47,7 +51,7 @@ __global__ void take_turns(StepParams p, int* found) {
                       kSlots,
                       kSlotBytes,
                       &shared.most_copies,
-                      0};
+                      kCopiesNear};
   if (thread_index() >= 32) {
     if (lane > 1) return;
     int n = 0;
@@ -65,9 +69,11 @@ __global__ void take_turns(StepParams p, int* found) {
     return;
   }
   StepCursor<NoClock> cursor(NoClock(p), ring);
+  cursor.n_far = kFar;
+  if (lane == 0) shared.most_copies = kCopiesFar;
   int next = 0, n_turns = 0;
   for (const Turn& turn : kTurns) {
-    const bool ahead = kAllAhead || ++n_turns % 2 == 0;
+    const bool ahead = kAllAhead || n_turns % 2 == 0;
     const int end = next + turn.n;
     if (lane == 0) shared.wanted = end;
     __syncwarp();
@@ -80,13 +86,22 @@ __global__ void take_turns(StepParams p, int* found) {
       if (ahead) cursor.template take<kN, true>(ring, turn.n, turn.n / kN, f, f);
       if (!ahead) cursor.template take<kN, false>(ring, turn.n, turn.n / kN, f, f);
     };
+    if (turn.at_once == 0) {
+      cursor.template take_singly<2>(ring, turn.n, [&](int, const uint8_t* const(&memory)[1]) {
+        if (lane == 0) found[next] = *reinterpret_cast<const int*>(memory[0]);
+        ++next;
+      });
+    }
     if (turn.at_once == 4) take.template operator()<4>();
     if (turn.at_once == 2) take.template operator()<2>();
     if (turn.at_once == 1) take.template operator()<1>();
+    __syncwarp();
+    if (lane == 0) copies[n_turns] = shared.most_copies;
+    ++n_turns;
   }
 }
 
-TEST(StepCursor, ReadsNoStageThatIsNotThere) {
+TEST(StepCursor, ReadsNoStageThatIsNotThereAndCountsThem) {
   int n = 0;
   for (const Turn& turn : kTurns) n += turn.n;
   std::vector<int> expected(size_t(n), 0);
@@ -96,9 +111,17 @@ TEST(StepCursor, ReadsNoStageThatIsNotThere) {
   config.blockDim = dim3(64);
   config.dynamicSmemBytes = kSlots * kSlotBytes;
   for (auto* const kernel : {take_turns<true>, take_turns<false>}) {
-    std::vector<int> found(size_t(n), -2);
-    ASSERT_EQ(cudaLaunchKernelEx(&config, kernel, StepParams{}, found.data()), cudaSuccess);
+    std::vector<int> found(size_t(n), -2), copies(std::size(kTurns), 0);
+    ASSERT_EQ(cudaLaunchKernelEx(&config, kernel, StepParams{}, found.data(), copies.data()),
+              cudaSuccess);
     EXPECT_EQ(found, expected);
+    // Stages that were taken without asking ahead do not count.
+    int counted = 0;
+    for (size_t i = 0; i < std::size(kTurns); ++i) {
+      const bool ahead = kernel == take_turns<true> || i % 2 == 0;
+      if (ahead && kTurns[i].at_once != 0) counted += kTurns[i].n;
+      EXPECT_EQ(copies[i], counted < kFar ? kCopiesFar : kCopiesNear) << i;
+    }
   }
 }
 

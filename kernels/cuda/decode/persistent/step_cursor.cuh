@@ -28,8 +28,8 @@ struct StepCursor {
   Clock clock;
   int n_slots, slot_bytes;  // of the ring
   int slot = 0, parity = 0;
-  int is_full = 0;  // whether the lane has seen its stage full
-  int n_far = 0;    // stages until the block allows no more than ring.copies_near
+  int is_full = 0;  // between calls: whether the lane has seen its stage full
+  int n_far = 0;    // stages that take with kAhead takes until the block allows fewer copies
 
   __device__ StepCursor(const Clock& clock, const StepRing& ring)
       : clock(clock),
@@ -48,8 +48,9 @@ struct StepCursor {
   // first.
   //
   // kAhead: the places of the next step's stages are asked for before f, and the warp votes on them
-  // before f ends; what the last step asked for holds for the next call. It makes loops of INT4 and
-  // INT8 shorter by a tenth, and is not worth its registers elsewhere (docs/lab/decode-2026-11.md).
+  // before it releases its stages; what the last step asked for holds for the next call. It makes
+  // loops of INT4 and INT8 shorter by a tenth, and is not worth its registers elsewhere
+  // (docs/lab/decode-2026-11.md).
   template <int kN, bool kAhead = false, typename F, typename Last>
   __device__ void take(const StepRing& ring, int n, int n_whole, F f, Last last) {
     static_assert(kN <= kWidth);
@@ -74,6 +75,7 @@ struct StepCursor {
       test(is_full != 0 || !has_stage);
       locate();
       are_there = have_all();
+      __syncwarp();  // as in await
     } else {
       test(!has_stage);
     }
@@ -100,7 +102,10 @@ struct StepCursor {
       go_on(kN);
       has_stage = lane < min(kN, n_left - kN);
       test(kAhead ? lane >= kN : !has_stage);
-      if constexpr (kAhead) locate();
+      if constexpr (kAhead) {
+        locate();
+        count_down(ring, min(kN, n_left));
+      }
       g(step, memory);
       if constexpr (kAhead) are_there = have_all();
       __syncwarp();
@@ -131,14 +136,6 @@ struct StepCursor {
   template <int kN, typename F>
   __device__ void take(const StepRing& ring, int n, F f) {
     take<kN>(ring, n, n / kN, f, nullptr);
-  }
-
-  // Loops that multiply call it with the stages of a step: n_far goes down, and when it gets to 0
-  // the block allows fewer copies, since those in flight delay the exchange that follows.
-  __device__ void count_down(const StepRing& ring, int n) {
-    allow_copies_if(thread_index() == 0 && n_far > 0 && n_far <= n, ring.most_copies,
-                    ring.copies_near);
-    n_far -= n;
   }
 
   // The same one at a time, for whole rows, where a warp passes over most stages or multiplies
@@ -189,6 +186,14 @@ struct StepCursor {
   }
 
  private:
+  // n stages are taken: n_far goes down, and when it gets to 0 the block allows fewer copies, since
+  // those in flight delay the exchange that follows.
+  __device__ void count_down(const StepRing& ring, int n) {
+    allow_copies_if(thread_index() == 0 && n_far > 0 && n_far <= n, ring.most_copies,
+                    ring.copies_near);
+    n_far -= n;
+  }
+
   // Asks until the warp's next stages are there. All lanes get the same answer. waits: whether it
   // is known that they were not.
   template <typename F>

@@ -255,7 +255,6 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   cursor.template take<kStages * kTiles, kAhead>(
       ring, kTiles * shape.n_stages, shape.n_pieces / kPieces,
       [&](int step, const auto& slots) {
-        if constexpr (kAhead) cursor.count_down(ring, kStages * kTiles);
 #pragma unroll
         for (int s = 0; s < kStages; ++s)
 #pragma unroll

@@ -414,8 +414,8 @@ struct StepParams {
   bool vectors_are_bf16;
   int n_slots, slot_bytes;
   // Most stages whose copies are in flight, at most n_slots: while the block waits for a vector;
-  // while it attends, or has at most near_stages left to multiply in a phase; and while it has
-  // more.
+  // while it attends or multiplies; and, in instances with kAsksAhead, while it has more than
+  // near_stages left to multiply in a phase.
   int copies_of_exchange, copies_near, copies_far;
   int near_stages;
   int n_tokens;        // of the instance
