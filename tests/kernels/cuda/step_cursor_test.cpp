@@ -18,8 +18,8 @@ struct Turn {
   int at_once, n;
 };
 constexpr int kFar = 12, kCopiesFar = 9, kCopiesNear = 5;
-constexpr Turn kTurns[] = {{4, 0}, {4, 4}, {4, 3}, {2, 2}, {4, 8}, {1, 1}, {1, 0}, {4, 1},
-                           {2, 1}, {4, 4}, {4, 0}, {2, 4}, {0, 3}, {4, 6}, {0, 1}, {2, 2}};
+constexpr Turn kTurns[] = {{4, 0}, {4, 4}, {4, 3}, {2, 2}, {4, 8}, {1, 1}, {1, 0}, {4, 1}, {2, 1},
+                           {4, 4}, {4, 0}, {2, 4}, {0, 3}, {1, 1}, {4, 6}, {0, 1}, {2, 2}};
 
 struct Shared {
   uint64_t full[kSlots], empty[kSlots];
