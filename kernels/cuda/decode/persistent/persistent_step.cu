@@ -176,9 +176,9 @@ bool is_plain(const DecodeModel& model, const StepMixes& mixed) {
 // Copies in flight delay the exchange. Measured on Llama-2-7B, tokens/s by the number of stages in
 // flight while a block multiplies: INT4 with 4, 5, 6, 8 and no limit 807, 815, 805, 770, 740; INT8
 // with 6, 8, 10 and no limit 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits,
-// 307, 304, 303. Far from the end of a phase two more delay no exchange: INT4 930 to 950, INT8 588
-// to 597 (docs/lab/decode-2026-11.md, "Asking ahead"). Stages of several rows are smaller than
-// those, and as many more are in flight: not measured apart from such stages themselves.
+// 307, 304, 303. Two more far from the end of a phase: INT4 930 to 950, INT8 588 to 597
+// (docs/benchmarks/cuda_copies_far.csv). Stages of several rows are smaller than those, and as many
+// more are in flight: not measured apart from such stages themselves.
 void tune(StepParams& p) {
   const StepGemv& gemv = p.gemvs[0][kGateUp];
   const StepFormat format = p.gemvs[0][kWo].format;
@@ -188,7 +188,7 @@ void tune(StepParams& p) {
     const int copies = p.copies_near * kStageBytes / gemv.code_bytes;
     p.copies_of_exchange = p.copies_near = std::min(copies, p.n_slots);
   }
-  p.copies_far = std::min(p.copies_near + (are_codes(format) ? 2 : 0), p.n_slots);
+  p.copies_far = std::min(p.copies_near + 2, p.n_slots);
   p.near_stages = format == StepFormat::U8 ? 12 : 8;
 }
 

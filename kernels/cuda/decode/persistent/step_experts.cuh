@@ -35,7 +35,7 @@ __device__ inline void choose_in_block(const StepParams& p, const StepLayer& lay
   const bool has_correction = has_expert && layer.router_correction != nullptr;
   const float bias = has_bias ? __ldg(layer.router_bias + own) : 0;
   const float correction = has_correction ? __ldg(layer.router_correction + own) : 0;
-  StepWord word[1] = {StepWord::of(epoch - 1)};
+  StepWord word[1] = {StepWord::of(~epoch)};
   await_each(word, {p.words.router_logits + own}, has_expert, epoch);
   if (has_expert) {
     score = word[0].at(0) + bias;

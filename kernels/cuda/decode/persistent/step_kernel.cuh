@@ -50,7 +50,8 @@ __device__ inline bool has_row_scales(const StepGemv& gemv, int phase) {
 
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input. With two
 // tokens it sets it, and stages their input `source`, in the first round of a phase or, in parts,
-// in its only one; when that is there, more copies are allowed.
+// in its only one; when that is there, more copies are allowed. Inlined always: lanes would leave
+// the loops of a function one by one (docs/decode.md).
 template <typename I, typename Clock>
 __device__ __forceinline__ void multiply_round(
     const StepParams& p, const StepGemv& gemv, const StepLayer& layer, const StepRound& at,
