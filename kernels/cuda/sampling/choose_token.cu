@@ -3,6 +3,8 @@
 #include "kernels/base/math.h"
 #include "kernels/base/random.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/sampling/choose_token.h"
 
@@ -277,6 +279,8 @@ __device__ int draw_rank(const double* weights, const double* tempered, int k,
 __global__ void __launch_bounds__(kThreads, 1)
     choose_token_kernel(const float* logits, int64_t row_stride, const TokenChoice* choices,
                         StepInput* step, uint32_t epochs_per_step, TokenId* chosen) {
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
   extern __shared__ Candidate candidates[];  // [kMaxCandidates]
   __shared__ TokenChoice choice;
   __shared__ int scratch[kWarps];
@@ -361,10 +365,8 @@ void launch_choice(cudaStream_t stream, int64_t n_rows, const float* logits, int
                                          cudaSharedmemCarveoutMaxShared));
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(
       choose_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  // Not by launch(), which uses PDL: the kernel in front may be a cooperative one.
-  choose_token_kernel<<<unsigned(n_rows), kThreads, kSharedBytes, stream>>>(
-      logits, row_stride, choices, step, epochs_per_step, chosen);
-  MINFER_CUDA_CHECK(cudaGetLastError());
+  launch(choose_token_kernel, dim3(unsigned(n_rows)), dim3(kThreads), kSharedBytes, stream, logits,
+         row_stride, choices, step, epochs_per_step, chosen);
 }
 
 }  // namespace

@@ -222,18 +222,12 @@ __global__ void __launch_bounds__(kStepThreads, 1)
          s_residual, s_scales, s_attention, s_gemvs, s_layers, s_experts] =
       ptx::static_shared<StepStatic<I>>();
 
+  // The choice of the next token, which waits for all of this kernel, is launched while its last
+  // blocks end. The kernel itself has no PDL: docs/lab/decode-2026-11.md.
+  ptx::let_successor_begin();
   const int thread = int(threadIdx.x), block = int(blockIdx.x);
   const int warp = ptx::warp_index();
   const std::conditional_t<I::kCounts, StepClock, NoClock> clock(p);
-  if (thread < (I::kIsMixed ? p.n_mixes : 1) * kStepPhases) {
-    const int mix = thread / kStepPhases, phase = thread % kStepPhases;
-    StepGemv& gemv = s_gemvs[mix][phase];
-    gemv = p.gemvs[mix][phase];
-    if (I::kIsMixed && phase == kQkv && p.qkv_rest[mix].slice.shares(block)) gemv = p.qkv_rest[mix];
-    gemv.begin = gemv.slice.begin(block);
-    gemv.count = gemv.slice.count(block);
-    gemv.k_split = gemv.k_split_of(block);
-  }
   const auto fetch_layer = [&](int layer) {
     static_assert(sizeof(StepLayer) % 16 == 0);
     if (thread < int(sizeof(StepLayer) / 16)) {
@@ -242,20 +236,36 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     }
     ptx::copy_async_commit();
   };
+  // The start asks for all that it reads before it waits for any of it.
   fetch_layer(0);
-  ptx::copy_async_wait<0>();
+  const int pos = p.input->pos;
+  const StepMatrix pointers = warp >= kStepWarps ? pointers_of_lane(p, 0) : StepMatrix{};
+  const int n_gemvs = (I::kIsMixed ? p.n_mixes : 1) * kStepPhases;
+  for (int i = thread; i < n_gemvs * int(sizeof(StepGemv) / 4); i += kStepThreads) {
+    reinterpret_cast<uint32_t*>(s_gemvs)[i] = reinterpret_cast<const uint32_t*>(p.gemvs)[i];
+  }
+  if (thread < p.n_slots) {
+    ptx::mbarrier_init(s_full + thread, 1);
+    ptx::mbarrier_init(s_empty + thread, kArrivalsOfEmpty);
+  }
   if (thread == 0) {
-    for (int i = 0; i < p.n_slots; ++i) {
-      ptx::mbarrier_init(s_full + i, 1);
-      ptx::mbarrier_init(s_empty + i, kArrivalsOfEmpty);
-    }
     if (I::kHasExperts && p.router.exists()) {
       ptx::mbarrier_init(&s_experts.arrivals, p.router.choice.n_active);
     }
-    ptx::mbarrier_init_fence();
     s_most_copies = p.copies_near;
     s_k_splits_came = 0;
   }
+  if (thread < kStepMaxSlots) ptx::mbarrier_init_fence();
+  __syncthreads();
+  if (thread < n_gemvs) {
+    const int mix = thread / kStepPhases, phase = thread % kStepPhases;
+    StepGemv& gemv = s_gemvs[mix][phase];
+    if (I::kIsMixed && phase == kQkv && p.qkv_rest[mix].slice.shares(block)) gemv = p.qkv_rest[mix];
+    gemv.begin = gemv.slice.begin(block);
+    gemv.count = gemv.slice.count(block);
+    gemv.k_split = gemv.k_split_of(block);
+  }
+  ptx::copy_async_wait<0>();
   __syncthreads();
   const StepRing ring{shared,
                       ptx::shared_address(s_full),
@@ -265,18 +275,18 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                       &s_most_copies,
                       p.copies_near};
   if (warp >= kStepWarps) {
-    fill_ring<I>(p, s_gemvs, s_experts, ring, warp - kStepWarps);
+    fill_ring<I>(p, s_gemvs, s_experts, ring, pos, pointers, warp - kStepWarps);
     return;
   }
 
-  if (thread == 0) s_first_epoch = p.input->epoch;
-  prepare_attention<I>(p, s_attention, p.input->pos);
   {
     const StepGemv& wo = s_gemvs[0][kWo];  // its slice is that of all mixes
     const int row = (wo.begin << wo.rows_log) + thread_of_token<I>();
-    float& x = s_residual[thread];
-    x = row < p.dim ? __ldcg(p.x + token_of_thread<I>() * p.dim + row) : 0.0f;
+    float x = row < p.dim ? __ldcg(p.x + token_of_thread<I>() * p.dim + row) : 0.0f;
     if (!I::kIsPlain) x *= p.block.embedding_scale;
+    if (thread == 0) s_first_epoch = p.input->epoch;
+    prepare_attention<I>(p, s_attention, pos);
+    s_residual[thread] = x;
   }
 
   consumers_sync();

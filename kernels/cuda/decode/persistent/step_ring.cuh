@@ -286,23 +286,24 @@ __device__ inline void bring_vectors(const StepParams& p, int phase, const StepM
   }
 }
 
-// Fills the ring through the whole step, as warp `producer`.
+// Lane i: the i-th pair of pointers of a layer, or of the output.
+__device__ inline StepMatrix pointers_of_lane(const StepParams& p, int layer) {
+  const int lane = int(threadIdx.x) % 32;
+  return lane < kLayerPairs && layer <= p.n_layers ? pointer_pair(p.layers[layer], lane)
+                                                   : StepMatrix{};
+}
+
+// Fills the ring through the whole step, as warp `producer`. first_pointers: pointers_of_lane() of
+// layer 0.
 template <typename I>
 __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kStepPhases],
-                                 const StepExperts<I>& experts, const StepRing& ring,
-                                 int producer) {
-  const int lane = int(threadIdx.x) % 32;
+                                 const StepExperts<I>& experts, const StepRing& ring, int pos,
+                                 const StepMatrix& first_pointers, int producer) {
   RingProducer ring_producer(ring, producer);
-  const int pos = p.input->pos;
   StepAttentionSlice slice = attention_slice(p.attention, pos, 0);
   CacheStages cache = cache_stages(p.attention, slice);
   const int kv_head = slice.kv_head;
-  // Lane i holds the i-th pair of pointers of this layer, and of the next one.
-  const auto pointers_of = [&](int layer) {
-    return lane < kLayerPairs && layer <= p.n_layers ? pointer_pair(p.layers[layer], lane)
-                                                     : StepMatrix{};
-  };
-  StepMatrix pointers{}, next = pointers_of(0);
+  StepMatrix pointers{}, next = first_pointers;  // of this layer and of the next one
   [[maybe_unused]] int chosen_parity = 0;
   const auto pointer = [&](const uint8_t* of_lane, int i) {
     return reinterpret_cast<const uint8_t*>(
@@ -312,7 +313,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
     const int layer = step / 4, phase = layer == p.n_layers ? int(kHead) : step % 4;
     if (step % 4 == 0) {
       pointers = next;
-      next = pointers_of(layer + 1);
+      next = pointers_of_lane(p, layer + 1);
     }
     if (!I::kIsPlain && phase == kQkv) {
       const int window = p.attention.kinds[p.attention.kind(layer)].window;
