@@ -10,6 +10,12 @@ namespace {
 // tile's panels in the first-level cache.
 constexpr int64_t kDotColumns = 1024;
 
+// Up to so many tokens the codes of a tile of panels are taken apart anew for each tile of tokens,
+// instead of once into memory that every tile then reads: twice as fast for 2 tokens, as fast or up
+// to 1.4 times so for 32, and 5 % slower for 512 where codes have six bits
+// (docs/benchmarks/cpu.md).
+constexpr int64_t kMostStreamedTokens = 32;
+
 // Tokens of a tile, which has a row for each plane of a token.
 template <InputForm kForm>
 constexpr int kTileTokensOf = kDotRows / n_planes(kForm);
@@ -32,12 +38,13 @@ inline I32x16 splat_columns(const int8_t* codes) {  // the same four columns in 
 
 // totals[t][p][lane] += scaled dot products of steps [step_begin, step_end), for kTokens rows of
 // input blocks `input_stride` apart. The tile has a row of sums for each plane of a token.
-template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kTokens, int kPanels>
+//   kStreams  the panels come from memory, in order, so that they are prefetched
+template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kTokens, bool kStreams>
 [[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale, kStep> panels, const PackedCodes& w,
                                 const InputBlock* input, int64_t input_stride, int64_t step_begin,
                                 int64_t step_end) {
   constexpr int kBits = bits_of(kCodes), kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
-  constexpr int kPlanes = n_planes(kForm), kRows = kTokens * kPlanes;
+  constexpr int kPlanes = n_planes(kForm), kRows = kTokens * kPlanes, kPanels = kDotPanels;
   constexpr bool kAsymmetric = kForm == InputForm::Asymmetric;
   constexpr int64_t kStepsAhead = kGemvPrefetchBytes / (kStep * kPanel * kBits / 8);
   F32x16 total[kTokens][kPanels];
@@ -75,7 +82,7 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
         U32x16 words[kPanels], codes[kPanels];
         for (int p = 0; p < kPanels; ++p) {
           const uint8_t* const from = panels.codes + p * panels.panel_bytes;
-          if constexpr (kTokens == 1) prefetch_codes(from, ahead);
+          if constexpr (kStreams) prefetch_codes(from, ahead);
           words[p] = load_codes(from);
         }
         if constexpr (kBits == 8) {
@@ -89,7 +96,7 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
       }
     } else {
       const uint8_t* const brick = panels.codes + brick_bytes<kStep>(step - step_begin, kBits);
-      for (int p = 0; p < kPanels; ++p) {
+      for (int p = 0; kStreams && p < kPanels; ++p) {
         prefetch_step<kCodes, kStep>(brick + p * panels.panel_bytes, half, ahead);
       }
       unrolled<kStep / 4>([&]<int kFour>() {
@@ -102,7 +109,7 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
       });
     }
     for (int p = 0; p < kPanels; ++p) {
-      if constexpr (kTokens == 1) scales.prefetch(p + kPanels);  // those of the next panels
+      if constexpr (kStreams) scales.prefetch(p + kPanels);  // those of the next panels
       const F32x16 scale = scales.scale(p);
       for (int r = 0; r < kRows; ++r) {
         F32x16& to = total[r / kPlanes][p];
@@ -125,37 +132,52 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
   }
 }
 
-// The panels from `panel` on, at a step that begins a brick.
+// The panels from `panel` on, `n` of a tile, at a step that begins a brick. If there are fewer than
+// a tile has, it multiplies the first one several times.
 template <typename Scale, int kStep>
 inline DotPanels<Scale, kStep> panels_at(const MatmulPiece& piece, const PackedCodes& w,
-                                         int64_t panel, int64_t step) {
+                                         int64_t panel, int64_t n, int64_t step) {
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, w.bits);
-  return {.codes = w.codes + panel * panel_bytes + brick_bytes<kStep>(step, w.bits),
-          .panel_bytes = panel_bytes,
-          .scales = ScaleCursor<Scale, kStep>(w, panel, step)};
+  DotPanels<Scale, kStep> panels{
+      .codes = w.codes + panel * panel_bytes + brick_bytes<kStep>(step, w.bits),
+      .panel_bytes = n < kDotPanels ? 0 : panel_bytes,
+      .scales = ScaleCursor<Scale, kStep>(w, panel, step)};
+  if (n < kDotPanels) panels.scales.stride = 0;
+  return panels;
 }
 
-template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kPanels>
-void dot_panels(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* row,
-                int64_t panel) {
-  alignas(64) float totals[kPanels * kPanel] = {};
-  dot_tile<kCodes, Scale, kStep, kForm, 1, kPanels>(
-      totals, panels_at<Scale, kStep>(piece, w, panel, 0), w, row, 0, 0, w.n_steps);
-  for (int p = 0; p < kPanels; ++p) {
-    write_outputs(piece, piece.token_begin, panel + p, load(totals + p * kPanel));
+// Up to kTokens tokens of a piece, from `token` on, times `n` panels of a tile.
+//   rows  their input, `stride` blocks a token; of kTokens tokens
+template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kTokens>
+void dot_streamed_tile(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* rows,
+                       int64_t stride, int64_t token, int64_t panel, int64_t n) {
+  alignas(64) float totals[kTokens * kDotPanels * kPanel] = {};
+  dot_tile<kCodes, Scale, kStep, kForm, kTokens, true>(
+      totals, panels_at<Scale, kStep>(piece, w, panel, n, 0), w, rows, stride, 0, w.n_steps);
+  for (int64_t t = 0; t < smaller(kTokens, piece.token_end - token); ++t) {
+    for (int64_t p = 0; p < n; ++p) {
+      write_outputs(piece, token + t, panel + p, load(totals + (t * kDotPanels + p) * kPanel));
+    }
   }
 }
 
+// One token or a few: panels are streamed from memory. The last tile of tokens may read rows of
+// input that are not the piece's.
 template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm>
-void dot_gemv(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
-  const InputBlock* const row =
-      input + piece.token_begin * n_input_blocks(piece.in_dim) * n_planes(kForm);
-  int64_t panel = piece.panel_begin;
-  for (; panel + kDotPanels <= piece.panel_end; panel += kDotPanels) {
-    dot_panels<kCodes, Scale, kStep, kForm, kDotPanels>(piece, w, row, panel);
-  }
-  for (; panel < piece.panel_end; ++panel) {
-    dot_panels<kCodes, Scale, kStep, kForm, 1>(piece, w, row, panel);
+void dot_streamed(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
+  constexpr int kTokens = kTileTokensOf<kForm>;
+  const int64_t stride = n_input_blocks(piece.in_dim) * n_planes(kForm);
+  for (int64_t panel = piece.panel_begin; panel < piece.panel_end; panel += kDotPanels) {
+    const int64_t n = smaller(kDotPanels, piece.panel_end - panel);
+    for (int64_t t = piece.token_begin; t < piece.token_end; t += kTokens) {
+      const InputBlock* const rows = input + t * stride;
+      if (piece.token_end - t == 1) {
+        dot_streamed_tile<kCodes, Scale, kStep, kForm, 1>(piece, w, rows, stride, t, panel, n);
+      } else {
+        dot_streamed_tile<kCodes, Scale, kStep, kForm, kTokens>(piece, w, rows, stride, t, panel,
+                                                                n);
+      }
+    }
   }
 }
 
@@ -181,8 +203,8 @@ void widen_codes(uint8_t* to, const PackedCodes& w, const uint8_t* codes, int64_
   }
 }
 
-// Several tokens, one block of columns after another. The last tile of tokens may read rows of
-// input that are not the piece's, and the last tile of panels may multiply a panel twice.
+// Many tokens, one block of columns after another. The last tile of tokens may read rows of input
+// that are not the piece's.
 template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm>
 void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   const int64_t n_tokens = piece.token_end - piece.token_begin;
@@ -201,7 +223,7 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
     const int64_t end = smaller(w.n_steps, begin + kDotColumns / kStep);
     for (int64_t tile = 0; tile < n_tiles; ++tile) {
       const int64_t panel = tile * kDotPanels, n = smaller(kDotPanels, panels - panel);
-      auto at = panels_at<Scale, kStep>(piece, w, piece.panel_begin + panel, begin);
+      auto at = panels_at<Scale, kStep>(piece, w, piece.panel_begin + panel, n, begin);
       if constexpr (kCodes != CodeForm::U8) {
         constexpr int64_t kWidenedBytes = kDotColumns * kPanel;
         for (int64_t p = 0; p < n; ++p) {
@@ -209,11 +231,10 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
                               (end - begin) * kStep);
         }
         at.codes = widened;
-        at.panel_bytes = kWidenedBytes;
+        at.panel_bytes = n < kDotPanels ? 0 : kWidenedBytes;
       }
-      if (n < kDotPanels) at.panel_bytes = at.scales.stride = 0;
       for (int64_t t = 0; t < n_tokens; t += kTokens) {
-        dot_tile<CodeForm::U8, Scale, kStep, kForm, kTokens, kDotPanels>(
+        dot_tile<CodeForm::U8, Scale, kStep, kForm, kTokens, false>(
             totals + tile * tile_totals + t * kDotPanels * kPanel, at, w, rows + t * stride, stride,
             begin, end);
       }
@@ -234,8 +255,9 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
 template <InputForm kForm>
 void matmul_bytes(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   visit_codes(w, [&]<CodeForm kCodes, typename Scale, int kStep>() {
-    if (piece.token_end - piece.token_begin == 1) {
-      dot_gemv<kCodes, Scale, kStep, kForm>(piece, w, input);
+    const int64_t n_tokens = piece.token_end - piece.token_begin;
+    if (n_tokens <= kMostStreamedTokens) {
+      dot_streamed<kCodes, Scale, kStep, kForm>(piece, w, input);
     } else {
       dot_matmul<kCodes, Scale, kStep, kForm>(piece, w, input);
     }

@@ -186,7 +186,7 @@ TEST_P(QuantizedMatmul, MatchesFloat64) {
          {Groups{32, 32}, Groups{96, 32}, Groups{160, 32}, Groups{128, 64}, Groups{256, 128},
           Groups{172, 172}, Groups{48, 16}, Groups{160, 160}, Groups{192, 96}, Groups{2, 2}}) {
       for (int64_t out_dim : {1, 17, 100}) {
-        for (int64_t n_tokens : {1, 2, 7, 19}) {
+        for (int64_t n_tokens : {1, 2, 7, 19, 37}) {
           SCOPED_TRACE(cat(format, ", [", out_dim, ", ", in_dim, "] by ", group, ", ", n_tokens));
           expect_match(*backend, random_matrix(format, out_dim, in_dim, group), n_tokens,
                        n_tokens == 7);
@@ -201,7 +201,7 @@ TEST_P(QuantizedMatmul, MatchesFloat64OverManyColumns) {
   for (const Format& format : {kFormats[0], kFormats[1], kFormats[4], kFormats[7]}) {
     for (const auto [in_dim, group] : {Groups{2048, 64}, Groups{2208, 2208}, Groups{1056, 16}}) {
       SCOPED_TRACE(cat(format, ", ", in_dim, " columns by ", group));
-      for (int64_t n_tokens : {1, 13}) {
+      for (int64_t n_tokens : {1, 13, 41}) {
         expect_match(*backend, random_matrix(format, 40, in_dim, group), n_tokens, false);
       }
     }
@@ -220,7 +220,7 @@ TEST_P(QuantizedMatmul, BitsDependOnNeitherTokensNorThreads) {
       const auto backend = this->backend(n_threads);
       const Matrix packed = backend->pack_matrix(w.view());
       const DeviceTensor x_all = backend->upload(x);
-      for (int64_t n : {1, 2, 7, 16, 64, 259, 300}) {
+      for (int64_t n : {1, 2, 3, 7, 16, 32, 33, 64, 259, 300}) {
         const DeviceTensor out = poisoned(*backend, {kMaxTokens, kOut});
         for (int64_t t = 0; t < kMaxTokens; t += n) {
           const int64_t rows = std::min(n, kMaxTokens - t);
