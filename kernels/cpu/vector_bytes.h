@@ -6,14 +6,13 @@
 namespace minfer::cpu {
 namespace {
 
-// Columns of one pass over the tokens: their inputs stay in the second-level cache, the codes of a
-// tile's panels in the first-level cache.
+// Of many tokens, columns of one pass over them: their inputs stay in the second-level cache, the
+// codes of a tile's panels in the first-level cache.
 constexpr int64_t kDotColumns = 1024;
 
 // Up to so many tokens the codes of a tile of panels are taken apart anew for each tile of tokens,
-// instead of once into memory that every tile then reads: twice as fast for 2 tokens, as fast or up
-// to 1.4 times so for 32, and 5 % slower for 512 where codes have six bits
-// (docs/benchmarks/cpu.md).
+// instead of once into memory that every tile then reads: twice as fast for 2 tokens, and 1.1
+// to 1.2 times as fast for 32 (docs/benchmarks/cpu.md).
 constexpr int64_t kMostStreamedTokens = 32;
 
 // Tokens of a tile, which has a row for each plane of a token.
@@ -21,6 +20,7 @@ template <InputForm kForm>
 constexpr int kTileTokensOf = kDotRows / n_planes(kForm);
 
 static_assert(kDotRows <= kSpareInputRows);
+static_assert(kDotPanels <= 2);  // panels_at
 
 // The panels of a tile, from a step on: their codes, `panel_bytes` from panel to panel, and scales.
 template <typename Scale, int kStep>

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/decode/persistent/step_attention.cuh"
 #include "kernels/cuda/decode/persistent/step_clocks.cuh"
 #include "kernels/cuda/decode/persistent/step_experts.cuh"
@@ -223,7 +225,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       ptx::static_shared<StepStatic<I>>();
 
   // The choice of the next token, which waits for all of this kernel, is launched while its last
-  // blocks end. The kernel itself has no PDL: docs/lab/decode-2026-11.md.
+  // blocks end. The kernel itself is not launched by PDL (docs/lab/decode-2026-11.md), or it would
+  // have to wait for its predecessor.
   ptx::let_successor_begin();
   const int thread = int(threadIdx.x), block = int(blockIdx.x);
   const int warp = ptx::warp_index();
@@ -236,11 +239,12 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     }
     ptx::copy_async_commit();
   };
-  // The start asks for all that it reads before it waits for any of it.
+  // The start asks at once for all that it needs no other answer for.
   fetch_layer(0);
   const int pos = p.input->pos;
   const StepMatrix pointers = warp >= kStepWarps ? pointers_of_lane(p, 0) : StepMatrix{};
   const int n_gemvs = (I::kIsMixed ? p.n_mixes : 1) * kStepPhases;
+  static_assert(sizeof(StepGemv) % 4 == 0 && std::is_trivially_copyable_v<StepGemv>);
   for (int i = thread; i < n_gemvs * int(sizeof(StepGemv) / 4); i += kStepThreads) {
     reinterpret_cast<uint32_t*>(s_gemvs)[i] = reinterpret_cast<const uint32_t*>(p.gemvs)[i];
   }
