@@ -19,7 +19,8 @@ def main():
     parser = parser_of(__doc__, gen=64)
     parser.add_argument("--before", help="another minfer")
     parser.add_argument("--shapes", required=True, help="of minfer bench --synthetic: SHAPE:TYPE,...; or FILE.gguf")
-    parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--prompt", default="2048", help="tokens, or several lengths: 2,8,32")
+    parser.add_argument("--activations", help="of minfer bench, on the CPU")
     parser.add_argument("--turns", type=int, default=2)
     args = parser.parse_args()
 
@@ -36,6 +37,7 @@ def main():
             programs = [args.before, args.minfer] if args.before else [args.minfer]
             is_file = shape.endswith(".gguf")
             model = ["-m" if is_file else "--synthetic", shape]
+            model += ["--activations", args.activations] if args.activations else []
             name = [pathlib.Path(shape).stem, "gguf"] if is_file else [*shape.split(":"), "f16"][:2]
             turns = [[rows([program, "bench", *model, "--device", args.device], sizes_of(args))
                       for program in programs] for _ in range(args.turns)]

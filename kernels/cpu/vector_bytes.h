@@ -20,7 +20,6 @@ template <InputForm kForm>
 constexpr int kTileTokensOf = kDotRows / n_planes(kForm);
 
 static_assert(kDotRows <= kSpareInputRows);
-static_assert(kDotPanels <= 2);  // panels_at
 
 // The panels of a tile, from a step on: their codes, `panel_bytes` from panel to panel, and scales.
 template <typename Scale, int kStep>
@@ -28,6 +27,12 @@ struct DotPanels {
   const uint8_t* codes;
   int64_t panel_bytes;
   ScaleCursor<Scale, kStep> scales;
+
+  // Where fewer panels than a tile has are left, which is one: it is multiplied several times.
+  void repeat_first() {
+    static_assert(kDotPanels <= 2);
+    panel_bytes = scales.stride = 0;
+  }
 };
 
 inline I32x16 splat_columns(const int8_t* codes) {  // the same four columns in each lane
@@ -132,18 +137,14 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
   }
 }
 
-// The panels from `panel` on, `n` of a tile, at a step that begins a brick. If there are fewer than
-// a tile has, it multiplies the first one several times.
+// The panels from `panel` on, at a step that begins a brick.
 template <typename Scale, int kStep>
 inline DotPanels<Scale, kStep> panels_at(const MatmulPiece& piece, const PackedCodes& w,
-                                         int64_t panel, int64_t n, int64_t step) {
+                                         int64_t panel, int64_t step) {
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, w.bits);
-  DotPanels<Scale, kStep> panels{
-      .codes = w.codes + panel * panel_bytes + brick_bytes<kStep>(step, w.bits),
-      .panel_bytes = n < kDotPanels ? 0 : panel_bytes,
-      .scales = ScaleCursor<Scale, kStep>(w, panel, step)};
-  if (n < kDotPanels) panels.scales.stride = 0;
-  return panels;
+  return {.codes = w.codes + panel * panel_bytes + brick_bytes<kStep>(step, w.bits),
+          .panel_bytes = panel_bytes,
+          .scales = ScaleCursor<Scale, kStep>(w, panel, step)};
 }
 
 // Up to kTokens tokens of a piece, from `token` on, times `n` panels of a tile.
@@ -152,8 +153,10 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
 void dot_streamed_tile(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* rows,
                        int64_t stride, int64_t token, int64_t panel, int64_t n) {
   alignas(64) float totals[kTokens * kDotPanels * kPanel] = {};
-  dot_tile<kCodes, Scale, kStep, kForm, kTokens, true>(
-      totals, panels_at<Scale, kStep>(piece, w, panel, n, 0), w, rows, stride, 0, w.n_steps);
+  auto panels = panels_at<Scale, kStep>(piece, w, panel, 0);
+  if (n < kDotPanels) panels.repeat_first();
+  dot_tile<kCodes, Scale, kStep, kForm, kTokens, true>(totals, panels, w, rows, stride, 0,
+                                                       w.n_steps);
   for (int64_t t = 0; t < smaller(kTokens, piece.token_end - token); ++t) {
     for (int64_t p = 0; p < n; ++p) {
       write_outputs(piece, token + t, panel + p, load(totals + (t * kDotPanels + p) * kPanel));
@@ -223,7 +226,7 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
     const int64_t end = smaller(w.n_steps, begin + kDotColumns / kStep);
     for (int64_t tile = 0; tile < n_tiles; ++tile) {
       const int64_t panel = tile * kDotPanels, n = smaller(kDotPanels, panels - panel);
-      auto at = panels_at<Scale, kStep>(piece, w, piece.panel_begin + panel, n, begin);
+      auto at = panels_at<Scale, kStep>(piece, w, piece.panel_begin + panel, begin);
       if constexpr (kCodes != CodeForm::U8) {
         constexpr int64_t kWidenedBytes = kDotColumns * kPanel;
         for (int64_t p = 0; p < n; ++p) {
@@ -231,8 +234,9 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
                               (end - begin) * kStep);
         }
         at.codes = widened;
-        at.panel_bytes = n < kDotPanels ? 0 : kWidenedBytes;
+        at.panel_bytes = kWidenedBytes;
       }
+      if (n < kDotPanels) at.repeat_first();
       for (int64_t t = 0; t < n_tokens; t += kTokens) {
         dot_tile<CodeForm::U8, Scale, kStep, kForm, kTokens, false>(
             totals + tile * tile_totals + t * kDotPanels * kPanel, at, w, rows + t * stride, stride,

@@ -28,9 +28,9 @@ struct Shared {
 };
 
 // Warp 0 takes the stages of all turns, and writes the number that it finds in each to `found`, and
-// how many copies the block allows behind each turn to `copies`. Two
-// lanes of warp 1 write stages in turns: one as soon as there is a slot, the other when the stage
-// is wanted, and not at once. The warp asks ahead in all turns, or in every other one.
+// how many copies the block allows behind each turn to `copies`. Two lanes of warp 1 write stages
+// in turns: one as soon as there is a slot, the other when the stage is wanted, and not at once.
+// The warp asks ahead in all turns, or in every other one.
 template <bool kAllAhead>
 __global__ void take_turns(StepParams p, int* found, int* copies) {
   auto& shared = ptx::static_shared<Shared>();

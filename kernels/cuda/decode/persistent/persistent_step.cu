@@ -177,8 +177,9 @@ bool is_plain(const DecodeModel& model, const StepMixes& mixed) {
 // flight while a block multiplies: INT4 with 4, 5, 6, 8 and no limit 807, 815, 805, 770, 740; INT8
 // with 6, 8, 10 and no limit 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits,
 // 307, 304, 303. Two more far from the end of a phase: INT4 930 to 950, INT8 588 to 597
-// (docs/benchmarks/cuda_copies_far.csv). Stages of several rows are smaller than those, and as many
-// more are in flight: not measured apart from such stages themselves.
+// (docs/benchmarks/cuda_copies_far.csv); Q4_1, Q4_K and Q4_K_M lose 2 to 3 % by these two
+// (docs/benchmarks/cuda_copies_of_mixes.csv). Stages of several rows are smaller than those, and as
+// many more are in flight: not measured apart from such stages themselves.
 void tune(StepParams& p) {
   const StepGemv& gemv = p.gemvs[0][kGateUp];
   const StepFormat format = p.gemvs[0][kWo].format;

@@ -49,8 +49,8 @@ struct StepCursor {
   //
   // kAhead: the places of the next step's stages are asked for before f, and the warp votes on them
   // before it releases its stages; what the last step asked for holds for the next call. It makes
-  // loops of INT4 shorter by a tenth, and attention longer; elsewhere it has not been measured by
-  // itself (docs/lab/decode-2026-11.md).
+  // loops of INT4 shorter by a tenth, and attention longer; with it Q4_K and Q4_K_M were 2 to 3 %
+  // slower, Q4_1 as fast (docs/lab/decode-2026-11.md).
   template <int kN, bool kAhead = false, typename F, typename Last>
   __device__ void take(const StepRing& ring, int n, int n_whole, F f, Last last) {
     static_assert(kN <= kWidth);
