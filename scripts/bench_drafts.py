@@ -16,7 +16,7 @@ from compare_gguf_types import machine, parser_of, run, sizes_of, speed_of
 
 
 def main():
-    parser = parser_of(__doc__, gen=128, repetitions=2, prompt=0)
+    parser = parser_of(__doc__, gen=128, repetitions=2)
     parser.add_argument("--before", help="another minfer")
     parser.add_argument("--shapes", required=True, help="of minfer bench --synthetic: SHAPE:TYPE,...")
     parser.add_argument("--drafted", default="1,3", help="tokens of a draft")
@@ -38,7 +38,7 @@ def main():
             for way, program in programs.items():
                 step = None  # ms, without a draft
                 for kind in kinds:
-                    options = [*sizes_of(args), *kind, "--device", args.device, "-o", "jsonl"]
+                    options = [*sizes_of(args, 0, args.gen), *kind, "--device", args.device, "-o", "jsonl"]
                     lines = run([program, "bench", "--synthetic", shape, *options]).splitlines()
                     for row in map(json.loads, filter(lambda line: line.startswith("{"), lines)):
                         speed, n, sequences = speed_of(row), row["n_draft"], row["n_parallel"]

@@ -12,7 +12,7 @@ import csv
 import datetime
 import pathlib
 
-from compare_gguf_types import machine, middle, parser_of, rows, sizes_of, speed_of
+from compare_gguf_types import machine, middle, parser_of, rows, speed_of
 
 
 def main():
@@ -39,8 +39,8 @@ def main():
             model = ["-m" if is_file else "--synthetic", shape]
             model += ["--activations", args.activations] if args.activations else []
             name = [pathlib.Path(shape).stem, "gguf"] if is_file else [*shape.split(":"), "f16"][:2]
-            turns = [[rows([program, "bench", *model, "--device", args.device], sizes_of(args))
-                      for program in programs] for _ in range(args.turns)]
+            turns = [[rows([program, "bench", *model, "--device", args.device], args) for program in programs]
+                     for _ in range(args.turns)]
             *before, own = zip(*turns)
             for test in own[0]:
                 speed, spread = middle(own, test, speed_of)

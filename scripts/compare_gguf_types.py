@@ -7,7 +7,8 @@ blocks, and writes a CSV: tokens/s of a prompt and of decode behind it.
     scripts/compare_gguf_types.py ... --device cpu --shape llama-2-7b --make "--layers 8" --turns 5
     scripts/compare_gguf_types.py ... --device cuda --shape mixtral-8x7b,qwen3-30b-a3b --types q4_0,q4_k_m
 
-The files come from make_random_gguf.py and are deleted again. A speed is the median of the turns'
+The files come from make_random_gguf.py and are deleted again. Prompts and decode have processes of
+their own, since a card's clock is lower right behind a prompt. A speed is the median of the turns'
 medians, and its spread the difference between the turns over the median. Of several sizes of
 llama.cpp's physical batch the fastest counts."""
 import argparse
@@ -27,13 +28,16 @@ from run_command import run
 MAKE = pathlib.Path(__file__).resolve().parent / "make_random_gguf.py"
 
 
-def rows(command, sizes):
-    """The fastest row of each test of a run of minfer bench or llama-bench: "pp2048", "tg128"."""
-    lines = run([*command, *sizes, "-o", "jsonl"]).splitlines()
+def rows(command, args):
+    """The fastest row of each test of minfer bench or llama-bench: "pp2048", "tg128"."""
     of = {}
-    for row in map(json.loads, filter(lambda line: line.startswith("{"), lines)):
-        test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
-        of[test] = max(of.get(test, row), row, key=speed_of)
+    for sizes in ((args.prompt, 0), (0, args.gen)):
+        if set(map(str, sizes)) == {"0"}:
+            continue
+        lines = run([*command, *sizes_of(args, *sizes), "-o", "jsonl"]).splitlines()
+        for row in map(json.loads, filter(lambda line: line.startswith("{"), lines)):
+            test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
+            of[test] = max(of.get(test, row), row, key=speed_of)
     return of
 
 
@@ -59,18 +63,17 @@ def parser_of(doc, **defaults):
     return parser
 
 
-def sizes_of(args):
-    return ["-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", args.repetitions]
+def sizes_of(args, n_prompt, n_gen):
+    return ["-p", n_prompt, "-n", n_gen, "-d", args.depth, "-r", args.repetitions]
 
 
 def measure(args, path):
     """The rows of a file, and the version of llama.cpp."""
-    sizes = sizes_of(args)
     ours = [args.minfer, "bench", "-m", path, "--device", args.device]
     theirs = [args.llama_bench, "-m", path]
     theirs += ["-t", os.cpu_count()] if args.device == "cpu" else ["-ngl", 99, "-fa", "on"]
     theirs += ["-ub", args.batch] if args.batch else []
-    turns = [(rows(ours, sizes), rows(theirs, sizes)) for _ in range(args.turns)]
+    turns = [(rows(ours, args), rows(theirs, args)) for _ in range(args.turns)]
     minfer, llama = zip(*turns)
     figures = []
     for test in minfer[0]:

@@ -159,7 +159,8 @@ class RowKernels {
           for (int i = 0; i < kBenchLaunches; ++i) {
             choose_token(rig_.stream(), logits.view().as<const float>(),
                          static_cast<const TokenChoice*>(choice_on_card.view().data),
-                         static_cast<StepInput*>(input.view().data), 0, chosen.data());
+                         static_cast<StepInput*>(input.view().data), 0, chosen.data(),
+                         /*begins_early=*/false);
           }
         });
         rig_.choice.done(

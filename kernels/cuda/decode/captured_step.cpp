@@ -57,7 +57,7 @@ void CapturedStep::capture(StepEnd end) {
           break;
         case StepEnd::NextStep:
           choose_token(stream_, logits_.view().as<const float>(), choices_.data(), input(),
-                       epochs_per_step_, chosen_.data());
+                       epochs_per_step_, chosen_.data(), lets_choice_begin());
           break;
       }
     });

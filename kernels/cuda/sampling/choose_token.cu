@@ -270,7 +270,8 @@ __device__ int draw_rank(const double* weights, const double* tempered, int k,
 //   choices  of each row
 //   step     for one row alone, its step, which becomes the one behind; the token goes to
 //            chosen[pos % 2]. Null: the position is 0, and the token of row r goes to chosen[r]
-//   launch   one block of 1024 threads a row. The best of each thread give a bound for the k-th of
+//   launch   one block of 1024 threads a row, with PDL or without. The best of each thread give a
+//   bound for the k-th of
 //            all; what reaches it, mostly a few more than k, is collected and sorted in shared
 //            memory. If that is too much (equal logits), the k-th is searched for bit by bit, in 40
 //            to 60 passes
@@ -279,7 +280,6 @@ __device__ int draw_rank(const double* weights, const double* tempered, int k,
 __global__ void __launch_bounds__(kThreads, 1)
     choose_token_kernel(const float* logits, int64_t row_stride, const TokenChoice* choices,
                         StepInput* step, uint32_t epochs_per_step, TokenId* chosen) {
-  ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   extern __shared__ Candidate candidates[];  // [kMaxCandidates]
   __shared__ TokenChoice choice;
@@ -358,15 +358,22 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 void launch_choice(cudaStream_t stream, int64_t n_rows, const float* logits, int64_t row_stride,
                    const TokenChoice* choices, StepInput* step, uint32_t epochs_per_step,
-                   TokenId* chosen) {
+                   TokenId* chosen, bool begins_early) {
   // The largest carve-out, as the step before it has: changing it takes time.
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(choose_token_kernel,
                                          cudaFuncAttributePreferredSharedMemoryCarveout,
                                          cudaSharedmemCarveoutMaxShared));
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(
       choose_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  launch(choose_token_kernel, dim3(unsigned(n_rows)), dim3(kThreads), kSharedBytes, stream, logits,
-         row_stride, choices, step, epochs_per_step, chosen);
+  const unsigned n_blocks = unsigned(n_rows);
+  if (begins_early) {
+    launch(choose_token_kernel, dim3(n_blocks), dim3(kThreads), kSharedBytes, stream, logits,
+           row_stride, choices, step, epochs_per_step, chosen);
+    return;
+  }
+  choose_token_kernel<<<n_blocks, kThreads, kSharedBytes, stream>>>(logits, row_stride, choices,
+                                                                    step, epochs_per_step, chosen);
+  MINFER_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
@@ -395,15 +402,16 @@ std::optional<TokenChoice> token_choice(const DecodeSampling& sampling, int64_t 
 }
 
 void choose_token(cudaStream_t stream, const float* logits, const TokenChoice* choice,
-                  StepInput* input, uint32_t epochs_per_step, TokenId* chosen) {
-  launch_choice(stream, 1, logits, 0, choice, input, epochs_per_step, chosen);
+                  StepInput* input, uint32_t epochs_per_step, TokenId* chosen, bool begins_early) {
+  launch_choice(stream, 1, logits, 0, choice, input, epochs_per_step, chosen, begins_early);
 }
 
 void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choices,
                    TokenId* chosen) {
   const int64_t n_rows = logits.shape[0], vocab_size = logits.shape[1];
   MINFER_CHECK(vocab_size % 4 == 0, "rows of ", vocab_size, " logits");
-  launch_choice(stream, n_rows, logits.as<const float>(), vocab_size, choices, nullptr, 0, chosen);
+  launch_choice(stream, n_rows, logits.as<const float>(), vocab_size, choices, nullptr, 0, chosen,
+                /*begins_early=*/false);
 }
 
 ChoicesOnCard::ChoicesOnCard(int64_t n)

@@ -29,7 +29,8 @@ TokenId chosen_on_card(const DeviceTensor& logits, const DecodeSampling& samplin
   chosen.data()[0] = chosen.data()[1] = -77;
   cuda::choose_token(nullptr, logits.view().as<const float>(),
                      static_cast<const cuda::TokenChoice*>(choice_dev.view().data),
-                     static_cast<cuda::StepInput*>(input_dev.view().data), kEpochs, chosen.data());
+                     static_cast<cuda::StepInput*>(input_dev.view().data), kEpochs, chosen.data(),
+                     /*begins_early=*/pos % 2 == 1);
   std::memcpy(&input, to_host(input_dev).view().data, sizeof input);
   const TokenId id = chosen.data()[pos % 2];
   EXPECT_EQ(chosen.data()[(pos + 1) % 2], -77);
