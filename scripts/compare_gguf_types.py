@@ -8,7 +8,8 @@ blocks, and writes a CSV: tokens/s of a prompt and of decode behind it.
     scripts/compare_gguf_types.py ... --device cuda --shape mixtral-8x7b,qwen3-30b-a3b --types q4_0,q4_k_m
 
 The files come from make_random_gguf.py and are deleted again. Prompts and decode have processes of
-their own, since a card's clock is lower right behind a prompt. A speed is the median of the turns'
+their own, since a card's clock is lower right behind a prompt; with a long --depth llama.cpp decodes
+behind one all the same. A speed is the median of the turns'
 medians, and its spread the difference between the turns over the median. Of several sizes of
 llama.cpp's physical batch the fastest counts."""
 import argparse
@@ -32,7 +33,7 @@ def rows(command, args):
     """The fastest row of each test of minfer bench or llama-bench: "pp2048", "tg128"."""
     of = {}
     for sizes in ((args.prompt, 0), (0, args.gen)):
-        if set(map(str, sizes)) == {"0"}:
+        if all(str(n) == "0" for n in sizes):  # a list of prompts is a text
             continue
         lines = run([*command, *sizes_of(args, *sizes), "-o", "jsonl"]).splitlines()
         for row in map(json.loads, filter(lambda line: line.startswith("{"), lines)):

@@ -56,18 +56,18 @@ int64_t kv_bytes_of_pass(const Executor& executor, int64_t n, int64_t n_depth, i
   return sum_of_processes(static_cast<int64_t>(n_bytes));
 }
 
-// Untimed runs before a test that decodes n_gen tokens: run_tokens(at most n_gen). A card that has
-// just multiplied a prompt has a lower clock for about half a second, since its power is limited
-// (docs/benchmarks/README.md), so decode on a card runs until that is over. All processes run as
-// often as the first.
+// Calls run_tokens(n), n <= n_gen, untimed, before a test that decodes n_gen tokens. Right behind a
+// long prompt a card's clock is lower, since its power is limited (docs/benchmarks/README.md), so
+// decode on a card runs for half a second first. All processes run as often as the first.
 template <typename F>
 void warm_up(const BenchOptions& options, int64_t n_gen, F run_tokens) {
   constexpr double kSecondsOnCard = 0.5;
   if (options.no_warmup) return;
-  const double end = now_seconds() + (n_gen > 0 && on_card(options.device) ? kSecondsOnCard : 0);
-  do {
-    run_tokens(std::min<int64_t>(n_gen, 4));
-  } while (sum_of_processes(is_first_process() && now_seconds() < end ? 1 : 0) != 0);
+  const auto run = [&] { run_tokens(std::min<int64_t>(n_gen, 4)); };
+  run();  // it also captures graphs
+  if (n_gen == 0 || !on_card(options.device)) return;
+  const double end = now_seconds() + kSecondsOnCard;
+  while (sum_of_processes(is_first_process() && now_seconds() < end ? 1 : 0) != 0) run();
 }
 
 // One test of a session whose context holds depth + n tokens.
@@ -435,7 +435,7 @@ void add_bench_command(CommandNode& root, Context& context) {
   command.add_integer("-b,--batch-size", options->batch_size, 0, 1 << 20,
                       "Tokens of the prompt in one pass", Show::More);
   add_kv_type_option(command, options->kv_type);
-  command.add_flag("--no-warmup", options->no_warmup, "No untimed run before each test",
+  command.add_flag("--no-warmup", options->no_warmup, "No untimed runs before each test",
                    Show::More);
   add_device_options(command, options->device);
   command.exclude({"--synthetic"}, {"--model"});  // both may be named, but MINFER_MODEL yields

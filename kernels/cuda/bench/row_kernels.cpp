@@ -160,7 +160,7 @@ class RowKernels {
             choose_token(rig_.stream(), logits.view().as<const float>(),
                          static_cast<const TokenChoice*>(choice_on_card.view().data),
                          static_cast<StepInput*>(input.view().data), 0, chosen.data(),
-                         /*begins_early=*/false);
+                         /*with_pdl=*/false);
           }
         });
         rig_.choice.done(

@@ -53,11 +53,11 @@ void CapturedStep::capture(StepEnd end) {
                                             cudaMemcpyDeviceToHost, stream_));
           break;
         case StepEnd::Tokens:
-          choose_tokens(stream_, logits_, choices_.data(), chosen_.data());
+          choose_tokens(stream_, logits_, choices_.data(), chosen_.data(), choice_uses_pdl());
           break;
         case StepEnd::NextStep:
           choose_token(stream_, logits_.view().as<const float>(), choices_.data(), input(),
-                       epochs_per_step_, chosen_.data(), lets_choice_begin());
+                       epochs_per_step_, chosen_.data(), choice_uses_pdl());
           break;
       }
     });

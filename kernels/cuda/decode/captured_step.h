@@ -90,9 +90,10 @@ class CapturedStep {
   virtual int n_variants() const { return 1; }
   virtual int variant_at(int64_t /*pos*/) const { return 0; }  // of the step at a position
   virtual void launch_layers(int variant) = 0;                 // from x to logits
-  // Whether the choice of the next token is launched while the layers end (PDL). Measured: behind
-  // the persistent kernel it is up to 1 % faster, behind a GEMV 0.1 to 0.8 % slower.
-  virtual bool lets_choice_begin() const { return false; }
+  // Whether the kernel that chooses the next token is launched by PDL. Measured: behind the
+  // persistent kernel steps take 0.4 % longer to 1 % less, behind a GEMV 0.8 % longer to 0.6 % less
+  // (docs/lab/decode-2026-11.md).
+  virtual bool choice_uses_pdl() const { return false; }
 
   std::vector<GraphExec>& graphs(StepEnd end) { return graphs_[size_t(end)]; }
   void copy_input();

@@ -271,10 +271,9 @@ __device__ int draw_rank(const double* weights, const double* tempered, int k,
 //   step     for one row alone, its step, which becomes the one behind; the token goes to
 //            chosen[pos % 2]. Null: the position is 0, and the token of row r goes to chosen[r]
 //   launch   one block of 1024 threads a row, with PDL or without. The best of each thread give a
-//   bound for the k-th of
-//            all; what reaches it, mostly a few more than k, is collected and sorted in shared
-//            memory. If that is too much (equal logits), the k-th is searched for bit by bit, in 40
-//            to 60 passes
+//            bound for the k-th of all; what reaches it, mostly a few more than k, is collected and
+//            sorted in shared memory. If that is too much (equal logits), the k-th is searched for
+//            bit by bit, in 40 to 60 passes
 //   maths    comparisons are exact; weights and their sums are double, added in the order of rank
 //   moves    4 n_tokens bytes a row from L2 once, and the logits of threads with a candidate again
 __global__ void __launch_bounds__(kThreads, 1)
@@ -358,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 void launch_choice(cudaStream_t stream, int64_t n_rows, const float* logits, int64_t row_stride,
                    const TokenChoice* choices, StepInput* step, uint32_t epochs_per_step,
-                   TokenId* chosen, bool begins_early) {
+                   TokenId* chosen, bool with_pdl) {
   // The largest carve-out, as the step before it has: changing it takes time.
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(choose_token_kernel,
                                          cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -366,7 +365,7 @@ void launch_choice(cudaStream_t stream, int64_t n_rows, const float* logits, int
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(
       choose_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   const unsigned n_blocks = unsigned(n_rows);
-  if (begins_early) {
+  if (with_pdl) {
     launch(choose_token_kernel, dim3(n_blocks), dim3(kThreads), kSharedBytes, stream, logits,
            row_stride, choices, step, epochs_per_step, chosen);
     return;
@@ -402,16 +401,16 @@ std::optional<TokenChoice> token_choice(const DecodeSampling& sampling, int64_t 
 }
 
 void choose_token(cudaStream_t stream, const float* logits, const TokenChoice* choice,
-                  StepInput* input, uint32_t epochs_per_step, TokenId* chosen, bool begins_early) {
-  launch_choice(stream, 1, logits, 0, choice, input, epochs_per_step, chosen, begins_early);
+                  StepInput* input, uint32_t epochs_per_step, TokenId* chosen, bool with_pdl) {
+  launch_choice(stream, 1, logits, 0, choice, input, epochs_per_step, chosen, with_pdl);
 }
 
-void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choices,
-                   TokenId* chosen) {
+void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choices, TokenId* chosen,
+                   bool with_pdl) {
   const int64_t n_rows = logits.shape[0], vocab_size = logits.shape[1];
   MINFER_CHECK(vocab_size % 4 == 0, "rows of ", vocab_size, " logits");
   launch_choice(stream, n_rows, logits.as<const float>(), vocab_size, choices, nullptr, 0, chosen,
-                /*begins_early=*/false);
+                with_pdl);
 }
 
 ChoicesOnCard::ChoicesOnCard(int64_t n)

@@ -41,14 +41,16 @@ __host__ __device__ inline uint32_t epoch_after(uint32_t epoch, uint32_t n) {
 // Chooses the token after the step of *input from `logits` [n_tokens] F32, aligned to 16 bytes.
 // Writes it to chosen[pos % 2], in pinned host memory, and makes *input the input of the step that
 // evaluates it. If a logit is not finite, chosen is -1 and that input has token 0.
-// begins_early: the kernel is launched by PDL.
+// with_pdl: launched by PDL, where the kernel in front calls let_successor_begin(): see
+// CapturedStep::choice_uses_pdl().
 void choose_token(cudaStream_t stream, const float* logits, const TokenChoice* choice,
-                  StepInput* input, uint32_t epochs_per_step, TokenId* chosen, bool begins_early);
+                  StepInput* input, uint32_t epochs_per_step, TokenId* chosen, bool with_pdl);
 
 // Chooses the token behind each row of `logits` [n_rows, vocab_size] F32, as choices[row] says, of
 // token_choice(.., pos 0); vocab_size is a multiple of 4. Writes them to chosen[n_rows], in pinned
 // host memory: -1 where a logit of the row is not finite.
-void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choices, TokenId* chosen);
+void choose_tokens(cudaStream_t stream, Tensor logits, const TokenChoice* choices, TokenId* chosen,
+                   bool with_pdl);
 
 // Room for n TokenChoices in device memory.
 class ChoicesOnCard {

@@ -30,7 +30,7 @@ TokenId chosen_on_card(const DeviceTensor& logits, const DecodeSampling& samplin
   cuda::choose_token(nullptr, logits.view().as<const float>(),
                      static_cast<const cuda::TokenChoice*>(choice_dev.view().data),
                      static_cast<cuda::StepInput*>(input_dev.view().data), kEpochs, chosen.data(),
-                     /*begins_early=*/pos % 2 == 1);
+                     /*with_pdl=*/pos % 2 == 1);
   std::memcpy(&input, to_host(input_dev).view().data, sizeof input);
   const TokenId id = chosen.data()[pos % 2];
   EXPECT_EQ(chosen.data()[(pos + 1) % 2], -77);
@@ -148,7 +148,8 @@ TEST(CudaChooseToken, ChoosesBehindEachRow) {
       choices_on_card.set(nullptr, choices);
       cuda::PinnedArray<TokenId> chosen(size_t(n_rows) + 1);
       std::fill_n(chosen.data(), n_rows + 1, -77);
-      cuda::choose_tokens(nullptr, on_card, choices_on_card.data(), chosen.data());
+      cuda::choose_tokens(nullptr, on_card, choices_on_card.data(), chosen.data(),
+                          /*with_pdl=*/n_rows % 2 == 1);
       MINFER_CUDA_CHECK(cudaDeviceSynchronize());
       for (int64_t row = 0; row < n_rows; ++row) {
         const DeviceTensor alone = to_device(logits.view().rows(row, 1).reshaped({n}));

@@ -116,7 +116,7 @@ GraphExec DecodeRows::captured(Kind kind, int64_t n) {
     gather_rows(stream_, x, *model_.embedding, rows.tokens);
     layers_.launch(x, logits, rows);
     if (kind == Kind::TokensOfSequences || kind == Kind::TokensOfSequence) {
-      choose_tokens(stream_, logits, choices_.data(), chosen_.data());
+      choose_tokens(stream_, logits, choices_.data(), chosen_.data(), /*with_pdl=*/false);
     } else {
       MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits.data,
                                         static_cast<size_t>(logits.n_bytes()),

@@ -76,7 +76,7 @@ class PersistentStep final : public CapturedStep {
     return n_variants() == 1 || pos < few_positions_ ? 0 : 1;
   }
   void launch_layers(int variant) override;
-  bool lets_choice_begin() const override { return true; }
+  bool choice_uses_pdl() const override { return true; }
   void clear_epochs() override;
   bool start_profile() override;  // step_profile.cpp
   StepProfile end_profile() override;

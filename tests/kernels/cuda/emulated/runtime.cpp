@@ -165,7 +165,7 @@ DeviceTensor allocate_device(DType dtype, const Shape& shape) {
 std::optional<TokenChoice> token_choice(const DecodeSampling&, int64_t, int64_t) { return {}; }
 void choose_token(cudaStream_t, const float*, const TokenChoice*, StepInput*, uint32_t, TokenId*,
                   bool) {}
-void choose_tokens(cudaStream_t, Tensor, const TokenChoice*, TokenId*) {}
+void choose_tokens(cudaStream_t, Tensor, const TokenChoice*, TokenId*, bool) {}
 ChoicesOnCard::ChoicesOnCard(int64_t) : host_(1) {}
 void ChoicesOnCard::set(cudaStream_t, std::span<const TokenChoice>) {}
 
