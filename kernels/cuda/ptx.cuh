@@ -70,6 +70,27 @@ __device__ inline uint32_t mask_or(uint32_t word, uint32_t pattern) {
   return result;
 }
 
+// Byte i of a word as a signed number, in one instruction: from shifts and a cast the compiler
+// makes three.
+__device__ inline int signed_byte(uint32_t word, int i) {
+  int byte;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(byte) : "r"(word), "r"(0x8880 + 0x1111 * i));
+  return byte;
+}
+
+// sum, plus the signed halves of `halves` times two signed bytes of a word: its lower ones, or its
+// upper ones.
+template <bool kUpper>
+__device__ inline int dot_of_two(uint32_t halves, uint32_t word, int sum) {
+  int result;
+  if constexpr (kUpper) {
+    asm("dp2a.hi.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(halves), "r"(word), "r"(sum));
+  } else {
+    asm("dp2a.lo.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(halves), "r"(word), "r"(sum));
+  }
+  return result;
+}
+
 // The larger one, or NaN if one is NaN, which fmaxf would ignore.
 __device__ inline float max_or_nan(float a, float b) {
   float larger;

@@ -40,7 +40,7 @@ class ClusterMultiplier {
         for (int s = 0; s < kScales; ++s) begins_[k][s][0] = begins_[k][s][1] = kBits;
         if constexpr (kMins) {
           int of_halves[2];
-          sum_units<32, L::kMmas>(of_halves, b_[k], 0);
+          sum_units<32, L::kMmas>(of_halves, b_[k]);
 #pragma unroll
           for (int s = 0; s < kScales; ++s) {
             sum_of_x_[k][s] = float(kScales == 2 ? of_halves[s] : of_halves[0] + of_halves[1]);

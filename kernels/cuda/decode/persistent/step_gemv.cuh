@@ -29,7 +29,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
                         gemv.stage_scale_bytes,
                         token_stride};
   [[maybe_unused]] const auto codes = [&]<StepFormat kFormat, int kScales>() {
-    const CodesLane at = codes_lane<kFormat, I::kTokens>(shape, input);
+    const CodesLane at = codes_lane<kFormat, kScales, false, I::kTokens>(shape, input);
     each_group(n_tiles, [&]<int kTiles>(int tile) {
       multiply_codes<kFormat, kScales, false, kTiles, I::kAsksAhead>(
           shape, ring, at, scratch, cursor, {}, tile, unit, in_parts && stages.begin != 0);

@@ -153,37 +153,43 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   constexpr bool kByWords = kFormat == StepFormat::U4 && kScales == 1 && !kMins && kTokens == 1;
-  const int lane = at.lane, warp = warp_index(), g = lane / 4;
-  const uint8_t* const x = at.x;
-  const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
+  const int lane = at.lane, warp = warp_index();
+  [[maybe_unused]] const int g = lane / 4;
   float total[kTiles][2][kTokens] = {};    // kScales != 0: scaled sums of rows g and g + 8
   int sums[kTiles][4] = {}, zero[4] = {};  // kScales == 0: sums of codes, and of zero codes
   constexpr int kOwn = kStagePieces / kStepWarps, kStages = 4 / kTiles;  // of a step
+  const auto words_of = [&](const uint8_t* memory, int k) {
+    return *reinterpret_cast<const uint4*>(memory + at.words_at + k * kPieceBytes);
+  };
+  const auto scales_of = [&](const uint8_t* memory, int k) {
+    return reinterpret_cast<const __half2*>(memory + (k == 0 ? at.scales_at[0] : at.scales_at[1]));
+  };
+  [[maybe_unused]] const auto mins_of = [&](const uint8_t* memory, int k) {
+    return reinterpret_cast<const float2*>(memory + (k == 0 ? at.mins_at[0] : at.mins_at[1]));
+  };
+  const auto digits_of = [&](int step, int s, int k) {
+    return at.x + ((kStages * step + s) * kStagePieces + k) * kColumns;
+  };
   // Piece k of the warp in stage s of the step.
   const auto piece_by_words = [&](int step, const auto& slots, int s, int k) {
-    const int in_stage = warp * kOwn + k, stage = kStages * step + s;
-    const WordsOfU4 piece(x + (stage * kStagePieces + in_stage) * kColumns, g);
+    const WordsOfU4 piece(digits_of(step, s, k), g);
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      const uint4 w = *reinterpret_cast<const uint4*>(slots[s * kTiles + j] +
-                                                      in_stage * kPieceBytes + lane * 16);
-      const auto* const scales =
-          reinterpret_cast<const __half2*>(slots[s * kTiles + j] + kStageBytes) + g;
-      piece.add(total[j][0][0], total[j][1][0], w,
-                __half22float2(scales[(in_stage >> pieces_shift) * 8]));
+      const uint8_t* const memory = slots[s * kTiles + j];
+      piece.add(total[j][0][0], total[j][1][0], words_of(memory, k),
+                __half22float2(*scales_of(memory, k)));
     }
   };
   const auto piece_by_mmas = [&](int step, const auto& slots, int s, int k) {
-    const int in_stage = warp * kOwn + k, stage = kStages * step + s;
     uint32_t b[L::kMmas][2];
-    load_digits(b, x + (stage * kStagePieces + in_stage) * kColumns);
+    load_digits(b, digits_of(step, s, k));
     constexpr int kBits = 0x4b400000;  // the bits of kBase
     int begin[4] = {kBits, kBits, kBits, kBits};
     [[maybe_unused]] int zeros[kSums][4];  // sums of zero codes of a scale's columns
     [[maybe_unused]] float sum_of_x[kSums];
     if constexpr (kMins) {
       int of_mmas[L::kMmas];
-      sum_units<32, L::kMmas>(of_mmas, b, 0);
+      sum_units<32, L::kMmas>(of_mmas, b);
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
         sum_of_x[i] = float(kSums == L::kMmas ? of_mmas[i] : of_mmas[0] + of_mmas[1]);
@@ -199,8 +205,8 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
     }
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      const uint4 w = *reinterpret_cast<const uint4*>(slots[s * kTiles + j] +
-                                                      in_stage * kPieceBytes + lane * 16);
+      const uint8_t* const memory = slots[s * kTiles + j];
+      const uint4 w = words_of(memory, k);
       [[maybe_unused]] int own[kSums][4];
 #pragma unroll
       for (int mma = 0; mma < L::kMmas; ++mma) {
@@ -219,12 +225,11 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
         }
       }
       if constexpr (kScales != 0) {
-        const auto* const scales =
-            reinterpret_cast<const __half2*>(slots[s * kTiles + j] + kStageBytes) + g;
+        const __half2* const scales = scales_of(memory, k);
+        [[maybe_unused]] const float2* const mins = mins_of(memory, k);
 #pragma unroll
         for (int i = 0; i < kSums; ++i) {
-          const int unit = kScales == 2 ? 2 * in_stage + i : in_stage >> pieces_shift;
-          const float2 f = __half22float2(scales[unit * 8]);
+          const float2 f = __half22float2(scales[i * 8]);
 #pragma unroll
           for (int k = 0; k < kTokens; ++k) {
             const auto less_zeros = [&](int n) {
@@ -234,11 +239,9 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
             total[j][1][k] = fmaf(less_zeros(2 + k), f.y, total[j][1][k]);
           }
           if constexpr (kMins) {
-            const auto* const mins = reinterpret_cast<const float2*>(
-                slots[s * kTiles + j] + kStageBytes + shape.stage_scale_bytes);
-            const float2 min = mins[unit * 8 + g];
+            const float2 min = mins[i * 8];
             total[j][0][0] = fmaf(sum_of_x[i], min.x, total[j][0][0]);
-            total[j][1][0] = fmaf(sum_of_x[i], min.y * L::kUpperUnit, total[j][1][0]);
+            total[j][1][0] = fmaf(sum_of_x[i] * L::kUpperUnit, min.y, total[j][1][0]);
           }
         }
       }
@@ -253,7 +256,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   };
   constexpr int kPieces = kStages * kStagePieces;  // of a step
   cursor.template take<kStages * kTiles, kAhead>(
-      ring, kTiles * shape.n_stages, shape.n_pieces / kPieces,
+      ring, kTiles * shape.n_stages, int(unsigned(shape.n_pieces) / kPieces),
       [&](int step, const auto& slots) {
 #pragma unroll
         for (int s = 0; s < kStages; ++s)
@@ -313,8 +316,9 @@ struct CodesLoop {
   static __device__ void run(const StepShape& shape, const StepRing& ring, const uint8_t* input,
                              float* scratch, StepCursor<Clock>& cursor, const TableBytes& table,
                              int tile, const float (&unit)[1]) {
-    multiply_codes<kFormat, kScales, kMins, kTiles>(shape, ring, codes_lane<kFormat>(shape, input),
-                                                    scratch, cursor, table, tile, unit);
+    multiply_codes<kFormat, kScales, kMins, kTiles>(
+        shape, ring, codes_lane<kFormat, kScales, kMins>(shape, input), scratch, cursor, table,
+        tile, unit);
   }
 };
 

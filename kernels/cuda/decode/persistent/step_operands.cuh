@@ -121,12 +121,34 @@ __device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const ui
 // What a lane needs for all tiles of codes of a round.
 struct CodesLane {
   int lane;
-  const uint8_t* x;  // digits_of_lane
+  const uint8_t* x;  // digits_of_lane, of the warp's first piece
+  // In a stage: the lane's words of that piece, and for both of the warp's the first scales of the
+  // lane's rows, and their minimums.
+  int words_at, scales_at[2], mins_at[2];
 };
-template <StepFormat kFormat, int kTokens = 1>
+// kScales, kMins: multiply_codes.
+template <StepFormat kFormat, int kScales, bool kMins, int kTokens = 1>
 __device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* input) {
-  const int lane = thread_index() % 32;
-  return {lane, digits_of_lane<Codes<kFormat>, kTokens>(shape, input, lane)};
+  using L = Codes<kFormat>;
+  constexpr int kOwn = kStagePieces / kStepWarps;
+  static_assert(kOwn == 2);
+  const int lane = thread_index() % 32, first = warp_index() * kOwn;
+  CodesLane at{lane,
+               digits_of_lane<L, kTokens>(shape, input, lane) + first * (32 * L::kMmas),
+               kept_of_lane(first * kPieceBytes + lane * 16),
+               {},
+               {}};
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    const int shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
+    const int unit = kScales == 2 ? 2 * (first + k) : (first + k) >> shift;
+    const int rows = unit * 8 + lane / 4;
+    if constexpr (kScales != 0) at.scales_at[k] = kept_of_lane(kStageBytes + rows * 4);
+    if constexpr (kMins) {
+      at.mins_at[k] = kept_of_lane(kStageBytes + shape.stage_scale_bytes + rows * 8);
+    }
+  }
+  return at;
 }
 // The lane's B operands of a piece.
 template <int kMmas>
@@ -148,14 +170,13 @@ __device__ inline void load_digits(uint32_t (&b)[kMmas][2], const uint8_t* from)
 }
 
 // The sums over each unit of a piece's columns that the digits of x have; lane (g, t) gets
-// those of digit t, plus `first`. b: the B operands of the piece.
+// those of digit t. b: the B operands of the piece.
 template <int kUnit, int kMmas>
-__device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t (&b)[kMmas][2],
-                                 int first) {
+__device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t (&b)[kMmas][2]) {
   constexpr uint32_t kOnes = 0x01010101;
 #pragma unroll
   for (int i = 0; i < 32 * kMmas / kUnit; ++i) {
-    int sum[4] = {first, first, first, first};
+    int sum[4] = {};
     if constexpr (kUnit == 32) {
       ptx::mma_m16n8k32<true>(sum, {kOnes, kOnes, kOnes, kOnes}, b[i][0], b[i][1], sum);
     } else {

@@ -9,8 +9,10 @@ namespace minfer::cuda {
 // as in multiply_codes. A warp has 4 units of a stage, 8 of U2 and U3, 2 of U5Short, all of one
 // record: sums of codes times digits, times the whole numbers of their units, are added as exact
 // integers, and then multiplied by the factor in f32. The largest, of U4, is below 2^28 with the 6
-// bits that GGUF's numbers have there. Codes of U2 are multiplied by the numbers before they are by
-// x: 3 times a number of four bits is a byte, so that one multiplication does four.
+// bits that GGUF's numbers have there. The zero code times the numbers and the sums of x over their
+// units is taken away from that, by dot products of two units. Codes of U2 are multiplied by the
+// numbers before they are by x: 3 times a number of four bits is a byte, so that one multiplication
+// does four.
 //
 // The minimums of the warp's units are multiplied by the sums of x over these units: four of them
 // are row g of an A operand, the same in all lanes of a quad, and those sums, split in two bytes,
@@ -30,22 +32,26 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   constexpr int kUpperBitsAt = kScaleBytes * (kMins ? 2 : 1);
   constexpr int kRecordBytes = kUpperBitsAt + high_chunk_bytes(L::kHighBits);
   constexpr int kZero = kMins ? 0 : zero_code_of(L::kForm);
-  constexpr bool kScalesCodes = kFormat == StepFormat::U2;
+  constexpr bool kHasZero = kZero != 0, kScalesCodes = kFormat == StepFormat::U2;
   static_assert(!kScalesCodes || (kMins && kUnit == 16));
+  static_assert(!kHasZero || L::kUpperUnit == 1);
   constexpr int kTilesOfPiece = kColumns / kTileColumns;
   constexpr int kFours = (kUnits + 3) / 4;  // of minimums
   static_assert(kFormat != StepFormat::U8 && (kUnit == 32 || kUnit == 16));
 
   const int lane = thread_index() % 32, warp = warp_index(), g = lane / 4, t = lane % 4;
   const uint8_t* const x = digits_of_lane<L>(shape, input, lane) + warp * kOwn * kColumns;
-  // The record of the warp's chunk, where the numbers of row g for four units are in it, and the
-  // bits before those of the warp's first unit.
+  // Of a stage: the lane's words, the factors of its rows in the record of the warp's chunk, and
+  // their numbers, of which the warp's own begin with first_byte.
   const int record_at = L::kPieces * kPieceBytes + warp / kWarpsOfChunk * kRecordBytes;
   const int in_chunk = warp % kWarpsOfChunk;
-  const int numbers_at = PackedLayout::number_place(g, in_chunk * kUnits / 4 * 4);
-  const int first_bit = kUnits % 4 == 0 ? 0 : in_chunk * kUnits % 4 * 8;
-  const int high_byte = g % 2 * 8;  // the lane's half of the sums of x
-  const bool has_sums = t == g / 2;
+  const int words_at = kept_of_lane(warp * kOwn * kPieceBytes + lane * 16);
+  const int factors_at = kept_of_lane(record_at + g * 4);
+  const int numbers_at =
+      kept_of_lane(record_at + PackedLayout::number_place(g, in_chunk * kUnits / 4 * 4));
+  const int first_byte = kUnits % 4 == 0 ? 0 : in_chunk * kUnits % 4;
+  const int high_byte = g % 2 * 8, rounding = g % 2 * 128;  // of the lane's half of the sums of x
+  const int mask_of_sums = kept_of_lane(t == g / 2 ? -1 : 0);
 
   float total[kTiles][2][1] = {};
   cursor.template take<kTiles>(ring, kTiles * shape.n_stages, [&](int stage, const auto& slots) {
@@ -55,40 +61,62 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
       load_digits(b[k], x + (stage * L::kPieces + k) * kColumns);
-      sum_units<kUnit, L::kMmas>(of_units[k], b[k], kMins && high_byte != 0 ? 128 : 0);
+      sum_units<kUnit, L::kMmas>(of_units[k], b[k]);
+    }
+    [[maybe_unused]] uint32_t pairs_of_x[kFours][2];  // those sums, two in a word
+    if constexpr (kHasZero) {
+      static_assert(kUnits % 4 == 0 && 128 * kUnit < 1 << 15);
+      const auto of_unit = [&](int i) { return of_units[i / kUnitsOfPiece][i % kUnitsOfPiece]; };
+#pragma unroll
+      for (int i = 0; i < kUnits; i += 2) {
+        pairs_of_x[i / 4][i / 2 % 2] = __byte_perm(of_unit(i), of_unit(i + 1), 0x5410);
+      }
     }
     [[maybe_unused]] uint32_t sums_of_x[kFours] = {};
+    // Numbers are packed plus 128, which this takes away from their products with sums_of_x.
+    [[maybe_unused]] int less_128[4] = {};
     if constexpr (kMins) {  // the sum is its lower byte, signed, plus 256 times the upper one
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
-        const int sum = of_units[i / kUnitsOfPiece][i % kUnitsOfPiece];
-        sums_of_x[i / 4] |= (uint32_t(sum) >> high_byte & 0xff) << (8 * (i % 4) + first_bit);
+        const int sum = of_units[i / kUnitsOfPiece][i % kUnitsOfPiece] + rounding;
+        sums_of_x[i / 4] |= (uint32_t(sum) >> high_byte & 0xff) << (8 * (i % 4 + first_byte));
       }
 #pragma unroll
-      for (uint32_t& four : sums_of_x) four = has_sums ? four : 0;
+      for (uint32_t& four : sums_of_x) {
+        four &= uint32_t(mask_of_sums);
+        ptx::mma_m16n8k16<false>(less_128, 0x80808080, 0x80808080, four, less_128);
+      }
     }
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      const uint8_t* const record = slots[j] + record_at;
-      const float2 factor = __half22float2(reinterpret_cast<const __half2*>(record)[g]);
+      const auto* const factors = reinterpret_cast<const __half2*>(slots[j] + factors_at);
+      const float2 factor = __half22float2(*factors);
       int low_row = 0, high_row = 0;
       [[maybe_unused]] uint32_t scaled[4];
       [[maybe_unused]] int sum_of_scaled[4] = {};
       uint2 numbers{};
 #pragma unroll
       for (int k = 0; k < kOwn; ++k) {
-        const uint4 w =
-            *reinterpret_cast<const uint4*>(slots[j] + (warp * kOwn + k) * kPieceBytes + lane * 16);
+        const uint4 w = *reinterpret_cast<const uint4*>(slots[j] + words_at + k * kPieceBytes);
         [[maybe_unused]] const HighWords<L::kHighBits, kTilesOfPiece> high(
-            record + kUpperBitsAt +
+            slots[j] + record_at + kUpperBitsAt +
                 (in_chunk * kOwn + k) * kTilesOfPiece * high_tile_bytes(L::kHighBits),
             lane);
 #pragma unroll
         for (int i = 0; i < kUnitsOfPiece; ++i) {
           const int at = k * kUnitsOfPiece + i, m = i * kUnit / 32;
           if (at % 4 == 0) {
-            numbers = *reinterpret_cast<const uint2*>(record + numbers_at + at * kTileRows);
+            numbers = *reinterpret_cast<const uint2*>(slots[j] + numbers_at + at * kTileRows);
             numbers = {numbers.x ^ 0x80808080, numbers.y ^ 0x80808080};
+            if constexpr (kHasZero) {  // what the zero code adds to the sums of four units
+              const auto add_zeros = [&](int& row, uint32_t its_numbers) {
+                const uint32_t(&pairs)[2] = pairs_of_x[at / 4];
+                const int first_two = ptx::dot_of_two<false>(pairs[0], its_numbers, 0);
+                row -= kZero * ptx::dot_of_two<true>(pairs[1], its_numbers, first_two);
+              };
+              add_zeros(low_row, numbers.x);
+              add_zeros(high_row, numbers.y);
+            }
           }
           uint32_t a[4];
           if constexpr (kFormat == StepFormat::Table) {
@@ -98,26 +126,24 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
           } else {
             L::get(a, w, m, high);
           }
-          const int shift_of_unit = 8 * (at % 4) + first_bit;
+          const int byte = at % 4 + first_byte;
           if constexpr (kScalesCodes) {
             const int half = i % 2;
-            scaled[2 * half] = a[2 * half] * (numbers.x >> shift_of_unit & 0xff);
-            scaled[2 * half + 1] = a[2 * half + 1] * (numbers.y >> shift_of_unit & 0xff);
+            scaled[2 * half] = a[2 * half] * __byte_perm(numbers.x, 0, 0x4440 + byte);
+            scaled[2 * half + 1] = a[2 * half + 1] * __byte_perm(numbers.y, 0, 0x4440 + byte);
             if (half == 1) {
               ptx::mma_m16n8k32<true>(sum_of_scaled, scaled, b[k][m][0], b[k][m][1], sum_of_scaled);
             }
           } else {
-            const int zero = kMins ? 0 : -kZero * of_units[k][i];
-            const int zero_above = zero * L::kUpperUnit;
-            int sum[4] = {zero, zero, zero_above, zero_above};
+            int sum[4] = {};
             if constexpr (kUnit == 32) {
               ptx::mma_m16n8k32<true>(sum, a, b[k][m][0], b[k][m][1], sum);
             } else {
               const int half = i % 2;
               ptx::mma_m16n8k16<true>(sum, a[2 * half], a[2 * half + 1], b[k][m][half], sum);
             }
-            low_row += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
-            high_row += sum[2] * int(int8_t(numbers.y >> shift_of_unit));
+            low_row += sum[0] * ptx::signed_byte(numbers.x, byte);
+            high_row += sum[2] * ptx::signed_byte(numbers.y, byte);
           }
         }
       }
@@ -130,14 +156,13 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
       low_total = fmaf(float(low_row), factor.x, low_total);
       high_total = fmaf(float(high_row), factor.y, high_total);
       if constexpr (kMins) {
-        const uint8_t* const mins = record + kScaleBytes;
-        const float2 min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
-        int sum[4] = {};
+        const uint8_t* const mins = slots[j] + numbers_at + kScaleBytes;
+        const float2 min_factor = __half22float2(factors[kScaleBytes / 4]);
+        int sum[4];
 #pragma unroll
         for (int i = 0; i < kFours; ++i) {
-          const uint2 four = *reinterpret_cast<const uint2*>(mins + numbers_at + i * 4 * kTileRows);
-          ptx::mma_m16n8k16<false>(sum, four.x ^ 0x80808080, four.y ^ 0x80808080, sums_of_x[i],
-                                   sum);
+          const uint2 four = *reinterpret_cast<const uint2*>(mins + i * 4 * kTileRows);
+          ptx::mma_m16n8k16<true>(sum, four.x, four.y, sums_of_x[i], i == 0 ? less_128 : sum);
         }
         low_total = fmaf(float(sum[0] + 256 * sum[1]), min_factor.x, low_total);
         high_total = fmaf(float(sum[2] + 256 * sum[3]), min_factor.y * L::kUpperUnit, high_total);

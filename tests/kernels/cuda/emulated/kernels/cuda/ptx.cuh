@@ -24,6 +24,13 @@ template <uint32_t kMask>
 uint32_t mask_or(uint32_t word, uint32_t pattern) {
   return (word & kMask) | pattern;
 }
+inline int signed_byte(uint32_t word, int i) { return int8_t(word >> (8 * i)); }
+template <bool kUpper>
+int dot_of_two(uint32_t halves, uint32_t word, int sum) {
+  const int first = kUpper ? 2 : 0;
+  return sum + int16_t(halves) * signed_byte(word, first) +
+         int16_t(halves >> 16) * signed_byte(word, first + 1);
+}
 inline float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float reciprocal_fast(float x) { return std::abs(x) > 0x1p126f ? 0.0f : 1 / x; }
