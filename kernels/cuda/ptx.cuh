@@ -70,8 +70,8 @@ __device__ inline uint32_t mask_or(uint32_t word, uint32_t pattern) {
   return result;
 }
 
-// Byte i of a word as a signed number, in one instruction: from shifts and a cast the compiler
-// makes three.
+// Byte i of a word, 0 to 3, as a signed number, in one instruction: from shifts and a cast the
+// compiler makes two or three.
 __device__ inline int signed_byte(uint32_t word, int i) {
   int byte;
   asm("prmt.b32 %0, %1, 0, %2;" : "=r"(byte) : "r"(word), "r"(0x8880 + 0x1111 * i));

@@ -23,9 +23,10 @@ namespace minfer::cuda {
 __device__ inline int thread_index() { return ptx::read_thread_index(); }
 
 // A number that all lanes have. From a shuffle the compiler keeps it, where it would load a
-// constant again each time, which takes 30 clocks.
+// constant again each time, which takes 30 clocks. All lanes call it.
 __device__ inline int kept_in_register(int x) { return __shfl_sync(~0u, x, 0); }
-// The same for a number of the lane, which else is computed again in each turn of a loop.
+// The same for a number that differs between lanes, which the compiler would compute again in each
+// turn of a loop.
 __device__ inline int kept_of_lane(int x) { return __shfl_xor_sync(~0u, x, 0); }
 
 // ptx::warp_index() from thread_index(), which is read anew each time: from a kept one, two tokens

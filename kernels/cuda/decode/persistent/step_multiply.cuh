@@ -141,7 +141,7 @@ __device__ inline void each_group(int n_tiles, F f) {
 // kScratchFloats behind those of the first. Sums are added to those in scratch if the call says so.
 //
 // A step has four stages, kTiles of them of the same columns, so that groups of one and two tiles
-// take no more steps than they must. kAhead: StepCursor::take.
+// take no more steps than they must. at: from codes_lane. kAhead: StepCursor::take.
 template <StepFormat kFormat, int kScales, bool kMins, int kTiles, bool kAhead = false,
           typename Clock, int kTokens>
 __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
@@ -231,12 +231,12 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
         for (int i = 0; i < kSums; ++i) {
           const float2 f = __half22float2(scales[i * 8]);
 #pragma unroll
-          for (int k = 0; k < kTokens; ++k) {
+          for (int token = 0; token < kTokens; ++token) {
             const auto less_zeros = [&](int n) {
               return __int_as_float(own[i][n]) - (kMins ? kBase : __int_as_float(zeros[i][n]));
             };
-            total[j][0][k] = fmaf(less_zeros(k), f.x, total[j][0][k]);
-            total[j][1][k] = fmaf(less_zeros(2 + k), f.y, total[j][1][k]);
+            total[j][0][token] = fmaf(less_zeros(token), f.x, total[j][0][token]);
+            total[j][1][token] = fmaf(less_zeros(2 + token), f.y, total[j][1][token]);
           }
           if constexpr (kMins) {
             const float2 min = mins[i * 8];
@@ -254,7 +254,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
       piece_by_mmas(where...);
     }
   };
-  constexpr int kPieces = kStages * kStagePieces;  // of a step
+  constexpr int kPieces = kStages * kStagePieces;  // of a step; n_pieces is not negative
   cursor.template take<kStages * kTiles, kAhead>(
       ring, kTiles * shape.n_stages, int(unsigned(shape.n_pieces) / kPieces),
       [&](int step, const auto& slots) {

@@ -122,11 +122,12 @@ __device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const ui
 struct CodesLane {
   int lane;
   const uint8_t* x;  // digits_of_lane, of the warp's first piece
-  // In a stage: the lane's words of that piece, and for both of the warp's the first scales of the
-  // lane's rows, and their minimums.
+  // Byte offsets in a stage: the lane's words of that piece, kPieceBytes behind which are those of
+  // the warp's second one; and for both pieces the scales and the minimums of rows g and g + 8 for
+  // the first unit. Without scales, or minimums, they are not set.
   int words_at, scales_at[2], mins_at[2];
 };
-// kScales, kMins: multiply_codes.
+// The template arguments are those of the multiply_codes that gets it. All lanes call it.
 template <StepFormat kFormat, int kScales, bool kMins, int kTokens = 1>
 __device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* input) {
   using L = Codes<kFormat>;

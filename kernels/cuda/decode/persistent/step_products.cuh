@@ -9,15 +9,15 @@ namespace minfer::cuda {
 // as in multiply_codes. A warp has 4 units of a stage, 8 of U2 and U3, 2 of U5Short, all of one
 // record: sums of codes times digits, times the whole numbers of their units, are added as exact
 // integers, and then multiplied by the factor in f32. The largest, of U4, is below 2^28 with the 6
-// bits that GGUF's numbers have there. The zero code times the numbers and the sums of x over their
-// units is taken away from that, by dot products of two units. Codes of U2 are multiplied by the
-// numbers before they are by x: 3 times a number of four bits is a byte, so that one multiplication
-// does four.
+// bits that GGUF's numbers have there. Codes of U3, U6 and tables have a zero code: it times the
+// sum, over the units, of number times sum of x is subtracted, two units at a time. Codes of U2 are
+// multiplied by the numbers before they are by x: 3 times a number of four bits is a byte, so that
+// one multiplication does four.
 //
-// The minimums of the warp's units are multiplied by the sums of x over these units: four of them
-// are row g of an A operand, the same in all lanes of a quad, and those sums, split in two bytes,
-// columns 2 d and 2 d + 1 of B for digit d. Only the lane that has both, (g, g / 2), passes
-// something else than zeros.
+// The minimums of the warp's units are multiplied by the sums of x over these units: four of them,
+// each plus 128, are row g of an A operand, the same in all lanes of a quad, and those sums, split
+// in two bytes, columns 2 d and 2 d + 1 of B for digit d. Only the lane that has both, (g, g / 2),
+// passes something else than zeros.
 template <StepFormat kFormat, int kUnit, bool kMins, int kTiles, typename Clock>
 __device__ inline void multiply_products(const StepShape& shape, const StepRing& ring,
                                          const uint8_t* input, float* scratch,
@@ -32,17 +32,17 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   constexpr int kUpperBitsAt = kScaleBytes * (kMins ? 2 : 1);
   constexpr int kRecordBytes = kUpperBitsAt + high_chunk_bytes(L::kHighBits);
   constexpr int kZero = kMins ? 0 : zero_code_of(L::kForm);
-  constexpr bool kHasZero = kZero != 0, kScalesCodes = kFormat == StepFormat::U2;
+  constexpr bool kScalesCodes = kFormat == StepFormat::U2;
   static_assert(!kScalesCodes || (kMins && kUnit == 16));
-  static_assert(!kHasZero || L::kUpperUnit == 1);
+  static_assert(kZero == 0 || L::kUpperUnit == 1);
   constexpr int kTilesOfPiece = kColumns / kTileColumns;
-  constexpr int kFours = (kUnits + 3) / 4;  // of minimums
+  constexpr int kFours = (kUnits + 3) / 4;  // of units
   static_assert(kFormat != StepFormat::U8 && (kUnit == 32 || kUnit == 16));
 
   const int lane = thread_index() % 32, warp = warp_index(), g = lane / 4, t = lane % 4;
   const uint8_t* const x = digits_of_lane<L>(shape, input, lane) + warp * kOwn * kColumns;
-  // Of a stage: the lane's words, the factors of its rows in the record of the warp's chunk, and
-  // their numbers, of which the warp's own begin with first_byte.
+  // Byte offsets in a stage: the lane's words; the factors of its rows in the record of the warp's
+  // chunk; the numbers of its rows for four units, where the warp's begin at byte first_byte.
   const int record_at = L::kPieces * kPieceBytes + warp / kWarpsOfChunk * kRecordBytes;
   const int in_chunk = warp % kWarpsOfChunk;
   const int words_at = kept_of_lane(warp * kOwn * kPieceBytes + lane * 16);
@@ -50,7 +50,8 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   const int numbers_at =
       kept_of_lane(record_at + PackedLayout::number_place(g, in_chunk * kUnits / 4 * 4));
   const int first_byte = kUnits % 4 == 0 ? 0 : in_chunk * kUnits % 4;
-  const int high_byte = g % 2 * 8, rounding = g % 2 * 128;  // of the lane's half of the sums of x
+  // Odd rows have the upper bytes of the sums of x, rounded, since the lower ones are signed.
+  const int high_byte = g % 2 * 8, rounding = g % 2 * 128;
   const int mask_of_sums = kept_of_lane(t == g / 2 ? -1 : 0);
 
   float total[kTiles][2][1] = {};
@@ -64,8 +65,9 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
       sum_units<kUnit, L::kMmas>(of_units[k], b[k]);
     }
     [[maybe_unused]] uint32_t pairs_of_x[kFours][2];  // those sums, two in a word
-    if constexpr (kHasZero) {
+    if constexpr (kZero != 0) {
       static_assert(kUnits % 4 == 0 && 128 * kUnit < 1 << 15);
+      static_assert(int64_t{kUnits} * kUnit * 128 * 128 * (255 + kZero) < int64_t{1} << 31);
       const auto of_unit = [&](int i) { return of_units[i / kUnitsOfPiece][i % kUnitsOfPiece]; };
 #pragma unroll
       for (int i = 0; i < kUnits; i += 2) {
@@ -73,7 +75,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
       }
     }
     [[maybe_unused]] uint32_t sums_of_x[kFours] = {};
-    // Numbers are packed plus 128, which this takes away from their products with sums_of_x.
+    // MMAs multiply numbers plus 128 by those; their sum begins with -128 times sums_of_x.
     [[maybe_unused]] int less_128[4] = {};
     if constexpr (kMins) {  // the sum is its lower byte, signed, plus 256 times the upper one
 #pragma unroll
@@ -108,7 +110,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
           if (at % 4 == 0) {
             numbers = *reinterpret_cast<const uint2*>(slots[j] + numbers_at + at * kTileRows);
             numbers = {numbers.x ^ 0x80808080, numbers.y ^ 0x80808080};
-            if constexpr (kHasZero) {  // what the zero code adds to the sums of four units
+            if constexpr (kZero != 0) {  // what the zero code adds to the sums of four units
               const auto add_zeros = [&](int& row, uint32_t its_numbers) {
                 const uint32_t(&pairs)[2] = pairs_of_x[at / 4];
                 const int first_two = ptx::dot_of_two<false>(pairs[0], its_numbers, 0);
