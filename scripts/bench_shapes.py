@@ -6,8 +6,8 @@ with the share of the limit that binds each, measured in the same run.
         --shapes mixtral-8x7b:int4,qwen3-30b-a3b:int4 --out docs/benchmarks/cuda_moe.csv
     scripts/bench_shapes.py ... --before PATH    in turns with another minfer, and the ratio to it
 
-A speed is the median of the turns' medians, and its spread the difference between the turns over
-the median."""
+Prompts and decode have processes of their own. A speed is the median of the turns' medians, and its
+spread the difference between the turns over the median."""
 import csv
 import datetime
 import pathlib

@@ -9,9 +9,8 @@ blocks, and writes a CSV: tokens/s of a prompt and of decode behind it.
 
 The files come from make_random_gguf.py and are deleted again. Prompts and decode have processes of
 their own, since a card's clock is lower right behind a prompt; with a long --depth llama.cpp decodes
-behind one all the same. A speed is the median of the turns'
-medians, and its spread the difference between the turns over the median. Of several sizes of
-llama.cpp's physical batch the fastest counts."""
+behind one all the same. A speed is the median of the turns' medians, and its spread the difference
+between the turns over the median. Of several sizes of llama.cpp's physical batch the fastest counts."""
 import argparse
 import csv
 import datetime

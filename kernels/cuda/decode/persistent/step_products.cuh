@@ -64,11 +64,11 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
       load_digits(b[k], x + (stage * L::kPieces + k) * kColumns);
       sum_units<kUnit, L::kMmas>(of_units[k], b[k]);
     }
+    const auto of_unit = [&](int i) { return of_units[i / kUnitsOfPiece][i % kUnitsOfPiece]; };
     [[maybe_unused]] uint32_t pairs_of_x[kFours][2];  // those sums, two in a word
     if constexpr (kZero != 0) {
       static_assert(kUnits % 4 == 0 && 128 * kUnit < 1 << 15);
       static_assert(int64_t{kUnits} * kUnit * 128 * 128 * (255 + kZero) < int64_t{1} << 31);
-      const auto of_unit = [&](int i) { return of_units[i / kUnitsOfPiece][i % kUnitsOfPiece]; };
 #pragma unroll
       for (int i = 0; i < kUnits; i += 2) {
         pairs_of_x[i / 4][i / 2 % 2] = __byte_perm(of_unit(i), of_unit(i + 1), 0x5410);
@@ -80,7 +80,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
     if constexpr (kMins) {  // the sum is its lower byte, signed, plus 256 times the upper one
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
-        const int sum = of_units[i / kUnitsOfPiece][i % kUnitsOfPiece] + rounding;
+        const int sum = of_unit(i) + rounding;
         sums_of_x[i / 4] |= (uint32_t(sum) >> high_byte & 0xff) << (8 * (i % 4 + first_byte));
       }
 #pragma unroll
