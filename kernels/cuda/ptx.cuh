@@ -69,6 +69,13 @@ __device__ inline uint32_t mask_or(uint32_t word, uint32_t pattern) {
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(word), "n"(kMask), "r"(pattern));
   return result;
 }
+// ~(word & kMask), in one instruction, where the compiler takes two.
+template <uint32_t kMask>
+__device__ inline uint32_t inverted_and(uint32_t word) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, 0, 0x3F;" : "=r"(result) : "r"(word), "n"(kMask));
+  return result;
+}
 
 // Byte i of a word, 0 to 3, as a signed number, in one instruction: from shifts and a cast the
 // compiler makes two or three.

@@ -79,7 +79,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* of_lan
             const auto wide = wide_codes<2, kHighBits>(pair >> (4 * i), high.of(2 * j + i));
             multiply_wide<T>(to, wide, b0, b1, codes);
           } else if constexpr (kBits == 4) {
-            const uint32_t word = j == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
+            const uint32_t word = word_of_u4(w, 2 * j + i);
             if constexpr (kHasTable) {
               const uint2 bytes = look_up(table, word);
               multiply_bytes<T>(to, bytes.x, bytes.y, b0, b1, codes);

@@ -187,7 +187,7 @@ struct StagedWeights {
   // two words of U8; codes of a table as U8.
   __device__ static uint32_t word_of(const uint4& w, int half, int i) {
     if constexpr (Stage::kBits == 2) return (half == 0 ? w.x : w.y) >> (4 * i);
-    return half == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
+    return word_of_u4(w, 2 * half + i);
   }
   __device__ static uint2 bytes_of(const uint4& w, int half, int i, const ExpertGemmParams& p) {
     if constexpr (kWeights == GemvWeights::Table) return look_up(p.table, word_of(w, half, i));

@@ -6,6 +6,12 @@
 
 namespace minfer::cuda {
 
+// The word of a lane for instruction s of U4.
+__device__ inline uint32_t word_of_u4(const uint4& w, int s) {
+  const uint32_t words[] = {w.x, w.y, w.z, w.w};
+  return words[u4_word(s)];
+}
+
 // The entries of the four codes in the lower half of a word, a byte each. A byte permutation reads
 // three bits of each code, and then bit 3 chooses between the halves of the table.
 __device__ inline uint32_t look_up_four(const TableBytes& table, uint32_t codes) {
@@ -74,7 +80,7 @@ struct CodeFour {
   __device__ CodeFour(const uint4* tile, int g, int four) {
     const int instruction = four / 4, lane = 4 * g + four % 4;
     if constexpr (kBits == 4) {
-      words[0] = reinterpret_cast<const uint32_t*>(tile + lane)[instruction];
+      words[0] = reinterpret_cast<const uint32_t*>(tile + lane)[u4_word(instruction)];
     } else {
       const uint4* const half = tile + instruction / 2 * 32;
       const uint2 two = reinterpret_cast<const uint2*>(half + lane)[instruction % 2];

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kPackThreads)
     const int of_byte = 8 / bits;
     for (int v = 0; v < 4 * of_byte; ++v) {
       const int byte = v / of_byte;
-      const int s = bits == 2 ? 2 * i + v / 2 % 2 : bits == 4 ? i : i / 2;
+      const int s = bits == 2 ? 2 * i + v / 2 % 2 : bits == 4 ? u4_word(i) : i / 2;
       const int h = bits == 8 ? byte / 2 : v % 2;
       const int a = bits == 8 ? i % 2 : byte % 2;
       const int b = bits == 8 ? byte % 2 : byte / 2;

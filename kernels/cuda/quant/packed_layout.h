@@ -19,7 +19,8 @@
 //           from 4t on: each of the tile's four mma instructions covers 16 adjacent columns
 //   U2      word s / 2 of the lane's 8 bytes of a tile: byte 2 b + a holds row g + 8 h, column
 //           16 s + 4 t + 2 a + b, in the two bits from 4 (s % 2) + 2 h on
-//   U4      word s is instruction s: byte 2 b + a holds that code in the four bits from 4 h on
+//   U4      word u4_word(s) is instruction s: byte 2 b + a holds that code in the four bits from
+//           4 h on
 //   U8      pieces s / 2; word 2 (s % 2) + a: byte 2 h + b is that code
 //   chunk   four tiles, or two of U8; what a warp multiplies in one step
 //   scales  one for each row and unit. A unit has as many columns as the largest power of two that
@@ -58,6 +59,10 @@ MINFER_HOST_DEVICE constexpr int bits_of(CodeForm form) {
 MINFER_HOST_DEVICE constexpr int high_bits_of(CodeForm form) {
   return form == CodeForm::U3 || form == CodeForm::U5 ? 1 : form == CodeForm::U6 ? 2 : 0;
 }
+// The word of a lane that instruction s of U4 takes: 0, 2, 1 and 3; and the instruction of a word.
+// So words 0 and 2 are the first 32 columns: rows of the A operand of mma.m16n8k32 that takes all
+// four words as they lie (WordsOfU4, decode/persistent/step_operands.cuh).
+MINFER_HOST_DEVICE constexpr int u4_word(int s) { return s % 2 * 2 + s / 2; }
 // The code of 0 where there are no minimums.
 MINFER_HOST_DEVICE constexpr int zero_code_of(CodeForm form) {
   return form == CodeForm::Table ? 128 : 1 << (bits_of(form) + high_bits_of(form) - 1);
@@ -150,7 +155,7 @@ struct PackedLayout {
     const int64_t piece = bits == 2 ? tile / 2 : bits == 4 ? tile : tile * 2 + s / 2;
     const int64_t of_lane = piece * kPieceBytes + lane * 16;
     if (bits == 2) return {of_lane + tile % 2 * 8 + s / 2 * 4 + 2 * b + a, 4 * (s % 2) + 2 * h};
-    if (bits == 4) return {of_lane + s * 4 + 2 * b + a, 4 * h};
+    if (bits == 4) return {of_lane + u4_word(s) * 4 + 2 * b + a, 4 * h};
     return {of_lane + (s % 2 * 2 + a) * 4 + 2 * h + b, 0};
   }
 };

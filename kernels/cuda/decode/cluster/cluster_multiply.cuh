@@ -26,40 +26,13 @@ class ClusterMultiplier {
  public:
   // Takes the warp's digits. All lanes call it.
   __device__ ClusterMultiplier(const ClusterGemv& gemv, const uint8_t* digits) : gemv_(gemv) {
-    const int g = lane_ / 4;
-    const uint8_t* const x = digits + digit_of_column(g) * kClusterDigits + lane_ % 4 * 16;
+    const uint8_t* const x = digits + digit_of_column(lane_ / 4) * kClusterDigits + lane_ % 4 * 16 +
+                             DigitsOfU4::place(lane_);
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
       const int piece = warp_ + k * kClusterWarps;
       if (piece >= gemv.n_pieces) break;
-      if constexpr (kByWords) {
-        words_[k] = WordsOfU4(x + piece * kTileColumns, g);
-      } else {
-        load_digits(b_[k], x + piece * kTileColumns);
-#pragma unroll
-        for (int s = 0; s < kScales; ++s) begins_[k][s][0] = begins_[k][s][1] = kBits;
-        if constexpr (kMins) {
-          int of_halves[2];
-          sum_units<32, L::kMmas>(of_halves, b_[k]);
-#pragma unroll
-          for (int s = 0; s < kScales; ++s) {
-            sum_of_x_[k][s] = float(kScales == 2 ? of_halves[s] : of_halves[0] + of_halves[1]);
-          }
-        } else {
-          int zeros[kScales][4] = {};
-#pragma unroll
-          for (int mma = 0; mma < L::kMmas; ++mma) {
-            int(&to)[4] = zeros[mma % kScales];
-            ptx::mma_m16n8k32<true>(to, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
-                                    b_[k][mma][0], b_[k][mma][1], to);
-          }
-#pragma unroll
-          for (int s = 0; s < kScales; ++s) {
-            begins_[k][s][0] -= zeros[s][0];
-            begins_[k][s][1] -= zeros[s][2];
-          }
-        }
-      }
+      words_[k] = Words(x + piece * kTileColumns, fixed_);
     }
   }
 
@@ -70,8 +43,7 @@ class ClusterMultiplier {
     const int g = lane_ / 4, t = lane_ % 4;
     // As in add_digits (step_operands.cuh), for rows g and g + 8.
     const float digit = digit_unit(t);
-    const float low_unit = digit * (kByWords ? WordsOfU4::kOfLow : 1.0f);
-    const float high_unit = digit * (kByWords ? WordsOfU4::kOfHigh : 1.0f / L::kUpperUnit);
+    const float low_unit = digit * Words::kOfLow, high_unit = digit * Words::kOfHigh;
     float* const to = sums + (g + 8 * t) * kClusterWarps + warp_;
     const uint8_t* codes = shared + gemv_.codes_at + warp_ * kPieceBytes + lane_ * 16;
     const uint8_t* scales = shared + gemv_.scales_at + 4 * g;
@@ -101,10 +73,7 @@ class ClusterMultiplier {
   }
 
  private:
-  using L = Codes<StepFormat::U4>;
-  static constexpr int kBits = 0x4b400000;  // the bits of kBase
-  static constexpr float kBase = 0x1.8p23f;
-  static constexpr bool kByWords = kScales == 1 && !kMins;
+  using Words = WordsOfU4<kScales, kMins>;
 
   // Adds the sums of rows g and g + 8 of a tile over the warp's k-th piece.
   //   codes         the lane's of the warp's first piece
@@ -112,47 +81,17 @@ class ClusterMultiplier {
   __device__ void add_piece(float (&total)[2], const uint8_t* codes, const uint8_t* scales,
                             const uint8_t* mins, int k, int piece) const {
     constexpr int kScaleBytes = kTileRows * 2, kMinBytes = kTileRows * 4;
-    const auto scales_of = [&](int unit) {
-      return __half22float2(*reinterpret_cast<const __half2*>(scales + unit * kScaleBytes));
-    };
-    const uint4 w = *reinterpret_cast<const uint4*>(codes + k * kClusterWarps * kPieceBytes);
-    if constexpr (kByWords) {
-      words_[k].add(total[0], total[1], w, scales_of(piece >> gemv_.pieces_shift));
-    } else {
-      int sums[kScales][4];
-#pragma unroll
-      for (int s = 0; s < kScales; ++s) {
-        sums[s][0] = sums[s][1] = begins_[k][s][0];
-        sums[s][2] = sums[s][3] = begins_[k][s][1];
-      }
-#pragma unroll
-      for (int mma = 0; mma < L::kMmas; ++mma) {
-        uint32_t a[4];
-        L::get(a, w, mma);
-        int(&to)[4] = sums[mma % kScales];
-        ptx::mma_m16n8k32<true>(to, a, b_[k][mma][0], b_[k][mma][1], to);
-      }
-#pragma unroll
-      for (int s = 0; s < kScales; ++s) {
-        const int scale = kScales == 2 ? 2 * piece + s : piece >> gemv_.pieces_shift;
-        const float2 f = scales_of(scale);
-        total[0] = fmaf(__int_as_float(sums[s][0]) - kBase, f.x, total[0]);
-        total[1] = fmaf(__int_as_float(sums[s][2]) - kBase, f.y, total[1]);
-        if constexpr (kMins) {
-          const float2 min_of = *reinterpret_cast<const float2*>(mins + scale * kMinBytes);
-          total[0] = fmaf(sum_of_x_[k][s], min_of.x, total[0]);
-          total[1] = fmaf(sum_of_x_[k][s], min_of.y * L::kUpperUnit, total[1]);
-        }
-      }
-    }
+    const int unit = kScales == 2 ? 2 * piece : piece >> gemv_.pieces_shift;
+    words_[k].add(total[0], total[1],
+                  *reinterpret_cast<const uint4*>(codes + k * kClusterWarps * kPieceBytes),
+                  reinterpret_cast<const __half2*>(scales + unit * kScaleBytes),
+                  reinterpret_cast<const float2*>(mins + unit * kMinBytes), fixed_);
   }
 
   const ClusterGemv& gemv_;
   const int lane_ = int(threadIdx.x) % 32, warp_ = ptx::warp_index();
-  WordsOfU4 words_[kOwn];  // of pieces with one scale and no minimum; of others what follows
-  uint32_t b_[kOwn][L::kMmas][2] = {};
-  int begins_[kOwn][kScales][2] = {};  // of the sums of rows g and g + 8
-  float sum_of_x_[kOwn][kScales] = {};
+  const FixedOperands fixed_ = Words::fixed();
+  Words words_[kOwn];
 };
 
 }  // namespace minfer::cuda

@@ -196,7 +196,7 @@ void tune(StepParams& p) {
 // Whether all matrices are codes that the instances for two tokens have.
 bool are_codes_alone(const StepMixes& mixed) {
   const bool has_instance =
-      mixed.weights != StepWeights::Floats && mixed.weights != StepWeights::Mixed;
+      mixed.weights != StepWeights::Floats && mixed.weights < StepWeights::Products;
   return has_instance && std::ranges::all_of(mixed.mixes.front().phases, [](const StepGemv& gemv) {
            return are_codes(gemv.format);
          });
@@ -214,6 +214,8 @@ StepKernel kernel_for(StepWeights weights, const StepAttention& a, bool is_plain
       return step_kernel_of<StepWeights::Int8>(a.heads_per_block, a.head_dim, is_plain);
     case StepWeights::Codes:
       return step_kernel_of<StepWeights::Codes>(a.heads_per_block, a.head_dim, is_plain);
+    case StepWeights::Products:
+      return step_kernel_of<StepWeights::Products>(a.heads_per_block, a.head_dim, is_plain);
     case StepWeights::Mixed:
       return step_kernel_of<StepWeights::Mixed>(a.heads_per_block, a.head_dim, is_plain);
   }

@@ -29,7 +29,8 @@ struct StepCursor {
   int n_slots, slot_bytes;  // of the ring
   int slot = 0, parity = 0;
   int is_full = 0;  // between calls: whether the lane has seen its stage full
-  int n_far = 0;    // stages that take with kAhead takes until the block allows fewer copies
+  // Of the first thread: stages that take with kAhead takes until the block allows fewer copies.
+  int n_far = 0;
 
   __device__ StepCursor(const Clock& clock, const StepRing& ring)
       : clock(clock),
@@ -189,8 +190,7 @@ struct StepCursor {
   // n stages are taken: n_far goes down, and when it gets to 0 the block allows fewer copies, since
   // those in flight delay the exchange that follows.
   __device__ void count_down(const StepRing& ring, int n) {
-    allow_copies_if(thread_index() == 0 && n_far > 0 && n_far <= n, ring.most_copies,
-                    ring.copies_near);
+    allow_copies_if(n_far > 0 && n_far <= n, ring.most_copies, ring.copies_near);
     n_far -= n;
   }
 

@@ -22,16 +22,21 @@ namespace minfer::cuda {
 
 __device__ inline int thread_index() { return ptx::read_thread_index(); }
 
-// A number that all lanes have. From a shuffle the compiler keeps it, where it would load a
-// constant again each time, which takes 30 clocks. All lanes call it.
-__device__ inline int kept_in_register(int x) { return __shfl_sync(~0u, x, 0); }
+// A number that all lanes have, which the compiler then knows. All lanes call it.
+__device__ inline int same_in_all_lanes(int x) { return __shfl_sync(~0u, x, 0); }
+// The same for a constant, which the compiler would load again each time, at 30 clocks. From a
+// shuffle it keeps it, but not from one of what it knows to be the same in all lanes; so only the
+// first lane has it here.
+__device__ inline int kept_in_register(int x) {
+  return same_in_all_lanes(thread_index() % 32 == 0 ? x : 0);
+}
 // The same for a number that differs between lanes, which the compiler would compute again in each
 // turn of a loop.
 __device__ inline int kept_of_lane(int x) { return __shfl_xor_sync(~0u, x, 0); }
 
 // ptx::warp_index() from thread_index(), which is read anew each time: from a kept one, two tokens
 // of INT4 spill 36 bytes in place of 4.
-__device__ inline int warp_index() { return kept_in_register(thread_index() / 32); }
+__device__ inline int warp_index() { return same_in_all_lanes(thread_index() / 32); }
 
 // The value of a float that a reader finds in a flagged word.
 __device__ inline float through_word(float x) { return __uint_as_float(__float_as_uint(x) & ~15u); }

@@ -42,7 +42,14 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
                                   n_tiles, unit[0]);
   };
   [[maybe_unused]] const auto products = [&]<StepFormat kFormat, int kUnit, bool kMins>() {
-    apart.template operator()<ProductsLoop<kFormat, kUnit, kMins>>();
+    if constexpr (I::kIsProducts) {
+      each_group(n_tiles, [&]<int kTiles>(int tile) {
+        multiply_products<kFormat, kUnit, kMins, kTiles>(shape, ring, input, scratch, cursor, {},
+                                                         tile, unit);
+      });
+    } else {
+      apart.template operator()<ProductsLoop<kFormat, kUnit, kMins>>();
+    }
   };
   [[maybe_unused]] const auto codes_apart = [&]<StepFormat kFormat, int kScales, bool kMins>() {
     apart.template operator()<CodesLoop<kFormat, kScales, kMins>>();
@@ -68,6 +75,9 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
     }
     if (gemv.scales == OfPiece) return codes.template operator()<kU8, 1>();
     return codes.template operator()<kU8, 0>();
+  } else if constexpr (I::kIsProducts) {
+    if (gemv.format == kU4) return products.template operator()<kU4, 32, true>();
+    return products.template operator()<StepFormat::U6, 16, false>();
   } else {
     switch (gemv.format) {
       case StepFormat::F16:

@@ -261,6 +261,15 @@ StepWeights weights_of(const StepMixes& mixed, bool has_experts) {
     return p.scales >= StepScales::OfPieceMins || p.format == StepFormat::Table;
   };
   const auto is_float = [](const StepGemv& p) { return !are_codes(p.format); };
+  const auto is_product = [](const StepGemv& p) {
+    return (p.format == StepFormat::U4 && p.scales == StepScales::ProductsMins) ||
+           p.format == StepFormat::U6;
+  };
+  const auto are_products = [&](const StepGemvs& mix) {
+    return std::ranges::all_of(mix.phases, is_product) &&
+           (mix.qkv_rest.slice.n_tiles == 0 || is_product(mix.qkv_rest));
+  };
+  if (!has_experts && std::ranges::all_of(mixed.mixes, are_products)) return StepWeights::Products;
   if (has_experts || mixed.mixes.size() > 1 || first.qkv_rest.slice.n_tiles != 0 ||
       std::ranges::any_of(first.phases, is_mixed)) {
     return StepWeights::Mixed;

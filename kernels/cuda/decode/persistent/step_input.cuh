@@ -455,7 +455,7 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
     constexpr int kAll = kStageColumns / 2 / 4 / kStepConsumers;
     squares =
         gemv.has_several_rows() ? stage_floats<kNorm, false, kAll>(gemv, source, input) : floats();
-  } else if (!I::kIsInt4 && !I::kIsInt8 && !are_codes(gemv.format)) {
+  } else if (!I::kAreCodes && !are_codes(gemv.format)) {
     squares = floats();
   } else if (!I::kIsPlain && !kNorm && gemv.in_dim > most_code_columns(kNorm)) {
     stage_many_digits(gemv, source, input, unit);

@@ -47,7 +47,7 @@ __device__ inline int k_split_row(const StepGemv& gemv) {
 // Int4 has scales of rows in the output matrix alone.
 template <typename I>
 __device__ inline bool has_row_scales(const StepGemv& gemv, int phase) {
-  return (!I::kIsInt4 || phase == kHead) && gemv.has_row_scales();
+  return !I::kIsProducts && (!I::kIsInt4 || phase == kHead) && gemv.has_row_scales();
 }
 
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input. With two
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   fetch_layer(0);
   const int pos = p.input->pos;
   const StepMatrix pointers = warp >= kStepWarps ? pointers_of_lane(p, 0) : StepMatrix{};
-  const int n_gemvs = (I::kIsMixed ? p.n_mixes : 1) * kStepPhases;
+  const int n_gemvs = (I::kHasMixes ? p.n_mixes : 1) * kStepPhases;
   static_assert(sizeof(StepGemv) % 4 == 0 && std::is_trivially_copyable_v<StepGemv>);
   for (int i = thread; i < n_gemvs * int(sizeof(StepGemv) / 4); i += kStepThreads) {
     reinterpret_cast<uint32_t*>(s_gemvs)[i] = reinterpret_cast<const uint32_t*>(p.gemvs)[i];
@@ -264,7 +264,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   if (thread < n_gemvs) {
     const int mix = thread / kStepPhases, phase = thread % kStepPhases;
     StepGemv& gemv = s_gemvs[mix][phase];
-    if (I::kIsMixed && phase == kQkv && p.qkv_rest[mix].slice.shares(block)) gemv = p.qkv_rest[mix];
+    if (I::kHasMixes && phase == kQkv && p.qkv_rest[mix].slice.shares(block))
+      gemv = p.qkv_rest[mix];
     gemv.begin = gemv.slice.begin(block);
     gemv.count = gemv.slice.count(block);
     gemv.k_split = gemv.k_split_of(block);
@@ -314,7 +315,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = phase_of(p, step);
     const StepLayer& layer = s_layers[layer_index % 2];
-    const StepGemv* const phases = s_gemvs[I::kIsMixed ? p.mix_of_layer[layer_index] : 0];
+    const StepGemv* const phases = s_gemvs[I::kHasMixes ? p.mix_of_layer[layer_index] : 0];
     const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
     float(*const squares)[kStepWarps] = s_squares[step % 2];
@@ -383,8 +384,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     }
 
     if constexpr (I::kAsksAhead) {
-      cursor.n_far = kept_in_register(n_stages_of(own, own.count << (phase == kGateUp ? 1 : 0)) -
-                                      p.near_stages);
+      const int n_stages = n_stages_of(own, own.count << (phase == kGateUp ? 1 : 0));
+      cursor.n_far = thread_index() == 0 ? n_stages - p.near_stages : 0;
       allow(cursor.n_far > 0 ? p.copies_far : copies_near);
     } else if (I::kTokens == 1) {  // with two multiply_round does it
       allow(copies_near);

@@ -151,10 +151,9 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   using L = Codes<kFormat>;
   static_assert(!kMins || (kScales != 0 && kTokens == 1));
   constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
-  constexpr float kBase = 0x1.8p23f;
-  constexpr bool kByWords = kFormat == StepFormat::U4 && kScales == 1 && !kMins && kTokens == 1;
+  constexpr bool kByWords = kMultipliesWords<kFormat, kScales, kTokens>;
+  using Words = WordsOfU4<kByWords ? kScales : 1, kMins>;
   const int lane = at.lane, warp = warp_index();
-  [[maybe_unused]] const int g = lane / 4;
   float total[kTiles][2][kTokens] = {};    // kScales != 0: scaled sums of rows g and g + 8
   int sums[kTiles][4] = {}, zero[4] = {};  // kScales == 0: sums of codes, and of zero codes
   constexpr int kOwn = kStagePieces / kStepWarps, kStages = 4 / kTiles;  // of a step
@@ -172,19 +171,17 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   };
   // Piece k of the warp in stage s of the step.
   const auto piece_by_words = [&](int step, const auto& slots, int s, int k) {
-    const WordsOfU4 piece(digits_of(step, s, k), g);
+    const Words piece(digits_of(step, s, k), at.fixed);
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       const uint8_t* const memory = slots[s * kTiles + j];
-      piece.add(total[j][0][0], total[j][1][0], words_of(memory, k),
-                __half22float2(*scales_of(memory, k)));
+      piece.add(total[j][0][0], total[j][1][0], words_of(memory, k), scales_of(memory, k),
+                mins_of(memory, k), at.fixed);
     }
   };
   const auto piece_by_mmas = [&](int step, const auto& slots, int s, int k) {
     uint32_t b[L::kMmas][2];
     load_digits(b, digits_of(step, s, k));
-    constexpr int kBits = 0x4b400000;  // the bits of kBase
-    int begin[4] = {kBits, kBits, kBits, kBits};
     [[maybe_unused]] int zeros[kSums][4];  // sums of zero codes of a scale's columns
     [[maybe_unused]] float sum_of_x[kSums];
     if constexpr (kMins) {
@@ -198,9 +195,9 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
 #pragma unroll
       for (int mma = 0; mma < L::kMmas; ++mma) {
         int(&to)[4] = kScales == 0 ? zero : zeros[mma % kSums];
+        const int(&before)[4] = to;
         const bool begins = kScales != 0 && mma < kSums;
-        ptx::mma_m16n8k32<true>(to, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero}, b[mma][0],
-                                b[mma][1], begins ? begin : to);
+        ptx::mma_m16n8k32<true>(to, at.fixed.a, b[mma][0], b[mma][1], begins ? at.fixed.c : before);
       }
     }
 #pragma unroll
@@ -220,8 +217,9 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
           ptx::mma_m16n8k32<true>(sums[j], a, b[mma][0], b[mma][1], sums[j]);
         } else {
           int(&to)[4] = own[mma % kSums];
+          const int(&before)[4] = to;
           const bool is_first = mma < kSums;
-          ptx::mma_m16n8k32<true>(to, a, b[mma][0], b[mma][1], is_first ? begin : to);
+          ptx::mma_m16n8k32<true>(to, a, b[mma][0], b[mma][1], is_first ? at.fixed.c : before);
         }
       }
       if constexpr (kScales != 0) {
@@ -233,7 +231,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
 #pragma unroll
           for (int token = 0; token < kTokens; ++token) {
             const auto less_zeros = [&](int n) {
-              return __int_as_float(own[i][n]) - (kMins ? kBase : __int_as_float(zeros[i][n]));
+              return __int_as_float(own[i][n]) - (kMins ? kCodesBase : __int_as_float(zeros[i][n]));
             };
             total[j][0][token] = fmaf(less_zeros(token), f.x, total[j][0][token]);
             total[j][1][token] = fmaf(less_zeros(2 + token), f.y, total[j][1][token]);
@@ -281,9 +279,8 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
       }
     }
   }
-  add_digits(total, lane, warp, scratch + tile * kTileRows, unit,
-             kByWords ? WordsOfU4::kOfLow : 1.0f,
-             kByWords ? WordsOfU4::kOfHigh : 1.0f / L::kUpperUnit, adds_to_scratch);
+  add_digits(total, lane, warp, scratch + tile * kTileRows, unit, kByWords ? Words::kOfLow : 1.0f,
+             kByWords ? Words::kOfHigh : 1.0f / L::kUpperUnit, adds_to_scratch);
 }
 
 // Calls Loop::run<number of tiles> for all tiles of a round, as a function of its own with copies
@@ -299,9 +296,9 @@ __device__ __attribute__((noinline)) StepCursor<Clock> multiply_apart(
   ring.slots = memory;
   // For all that the compiler knows, lanes call a function with different numbers, and leave the
   // loops that end by these one by one (docs/decode.md).
-  n_tiles = kept_in_register(n_tiles);
-  shape.n_stages = kept_in_register(shape.n_stages);
-  shape.n_pieces = kept_in_register(shape.n_pieces);
+  n_tiles = same_in_all_lanes(n_tiles);
+  shape.n_stages = same_in_all_lanes(shape.n_stages);
+  shape.n_pieces = same_in_all_lanes(shape.n_pieces);
   float* const scratch = reinterpret_cast<float*>(memory + scratch_at);
   const float units[] = {unit};
   each_group(n_tiles, [&]<int kTiles>(int tile) {

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/decode/persistent/step_cursor.cuh"
 #include "kernels/cuda/decode/persistent/step_input.cuh"
+#include "kernels/cuda/decode/persistent/step_words.cuh"
 #include "kernels/cuda/quant/code_four.cuh"
 
 // The operands of the integer MMAs that multiply codes by the digits of x, and what becomes of
@@ -21,7 +22,7 @@ struct Codes<StepFormat::U4> {
   static constexpr uint32_t kZero = 0x08080808, kUpperZero = 0x80808080;
   static constexpr int kHighBits = 0;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma) {
-    const uint32_t first = mma == 0 ? w.x : w.z, second = mma == 0 ? w.y : w.w;
+    const uint32_t first = word_of_u4(w, 2 * mma), second = word_of_u4(w, 2 * mma + 1);
     a[0] = first & 0x0f0f0f0f;
     a[1] = first & 0xf0f0f0f0;
     a[2] = second & 0x0f0f0f0f;
@@ -36,7 +37,7 @@ struct Codes<StepFormat::Table> {
   static constexpr int kPieces = stage_pieces(StepFormat::Table);
   static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma, const TableBytes& table) {
-    const uint32_t words[] = {mma == 0 ? w.x : w.z, mma == 0 ? w.y : w.w};
+    const uint32_t words[] = {word_of_u4(w, 2 * mma), word_of_u4(w, 2 * mma + 1)};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint32_t low = look_up_four(table, words[i]);
@@ -55,8 +56,8 @@ struct CodesOfWide {
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma,
                              const HighWords<kHighBits, kMmas / 2>& high) {
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-    const uint32_t first_word = words[kBits == 2 ? mma : 2 * mma];
-    const uint32_t second_word = kBits == 2 ? first_word >> 4 : words[2 * mma + 1];
+    const uint32_t first_word = kBits == 2 ? words[mma] : word_of_u4(w, 2 * mma);
+    const uint32_t second_word = kBits == 2 ? first_word >> 4 : word_of_u4(w, 2 * mma + 1);
     const auto first = wide_codes<kBits, kHighBits>(first_word, high.of(2 * mma));
     const auto second = wide_codes<kBits, kHighBits>(second_word, high.of(2 * mma + 1));
     a[0] = first.low_row;
@@ -108,8 +109,8 @@ __device__ inline float digit_unit(int t) {
 
 // The staged digits of the first stage's columns, as lane (g, t) reads them: even columns of the B
 // operand are those of one token, and odd ones those of a second token, or once more the same
-// digits, of which multiply_codes may take others there. Those of a lane are adjacent in each 64
-// columns, of U8 in each 32 (digit_place).
+// digits, of which DigitsOfU4 takes others there. Those of a lane are adjacent in each 64 columns,
+// of U8 in each 32 (digit_place).
 template <typename L, int kTokens = 1>
 __device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const uint8_t* input,
                                                 int lane) {
@@ -126,7 +127,11 @@ struct CodesLane {
   // the warp's second one; and for both pieces the scales and the minimums of rows g and g + 8 for
   // the first unit. Without scales, or minimums, they are not set.
   int words_at, scales_at[2], mins_at[2];
+  FixedOperands fixed;  // of WordsOfU4 where it multiplies, else zero codes and kCodesBaseBits
 };
+// Whether multiply_codes takes the words of codes as they lie (step_words.cuh).
+template <StepFormat kFormat, int kScales, int kTokens>
+constexpr bool kMultipliesWords = (kFormat == StepFormat::U4) && kScales != 0 && kTokens == 1;
 // The template arguments are those of the multiply_codes that gets it. All lanes call it.
 template <StepFormat kFormat, int kScales, bool kMins, int kTokens = 1>
 __device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* input) {
@@ -134,21 +139,34 @@ __device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* in
   constexpr int kOwn = kStagePieces / kStepWarps;
   static_assert(kOwn == 2);
   const int lane = thread_index() % 32, first = warp_index() * kOwn;
+  constexpr bool kByWords = kMultipliesWords<kFormat, kScales, kTokens>;
+  const int place = kByWords ? DigitsOfU4::place(lane) : 0;
   CodesLane at{lane,
-               digits_of_lane<L, kTokens>(shape, input, lane) + first * (32 * L::kMmas),
+               digits_of_lane<L, kTokens>(shape, input, lane) + first * (32 * L::kMmas) + place,
                kept_of_lane(first * kPieceBytes + lane * 16),
                {},
+               {},
                {}};
-#pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-    const int shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
-    const int unit = kScales == 2 ? 2 * (first + k) : (first + k) >> shift;
-    const int rows = unit * 8 + lane / 4;
-    if constexpr (kScales != 0) at.scales_at[k] = kept_of_lane(kStageBytes + rows * 4);
-    if constexpr (kMins) {
-      at.mins_at[k] = kept_of_lane(kStageBytes + shape.stage_scale_bytes + rows * 8);
-    }
+  if constexpr (kByWords) {
+    at.fixed = WordsOfU4<kScales, kMins>::fixed();
+  } else {
+    at.fixed = FixedOperands(L::kZero, L::kUpperZero, kCodesBaseBits);
   }
+  // The second piece's, as a constant behind the first one's where it has units of its own.
+  const auto place_units = [&](int(&to)[2], int begin, int row_bytes) {
+    const auto at_unit = [&](int i) {
+      return kept_of_lane(begin + (i * 8 + lane / 4) * row_bytes);
+    };
+    if constexpr (kScales == 2) {
+      to[0] = at_unit(2 * first);
+      to[1] = to[0] + 2 * 8 * row_bytes;
+    } else {
+      const int shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
+      for (int k = 0; k < kOwn; ++k) to[k] = at_unit((first + k) >> shift);
+    }
+  };
+  if constexpr (kScales != 0) place_units(at.scales_at, kStageBytes, 4);
+  if constexpr (kMins) place_units(at.mins_at, kStageBytes + shape.stage_scale_bytes, 8);
   return at;
 }
 // The lane's B operands of a piece.
@@ -174,7 +192,6 @@ __device__ inline void load_digits(uint32_t (&b)[kMmas][2], const uint8_t* from)
 // those of digit t. b: the B operands of the piece.
 template <int kUnit, int kMmas>
 __device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t (&b)[kMmas][2]) {
-  constexpr uint32_t kOnes = 0x01010101;
 #pragma unroll
   for (int i = 0; i < 32 * kMmas / kUnit; ++i) {
     int sum[4] = {};
@@ -186,51 +203,6 @@ __device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t
     sums[i] = sum[0];
   }
 }
-
-// A piece of U4 with one scale, whose words are operands as they lie: words 0 and 2 of a lane are
-// row g, 1 and 3 row g + 8. Even columns of B have the digits of x for the former, odd ones those
-// for the latter; so two elements of the product, (g, 2 t) and (g + 8, 2 t + 1), are the sum of a
-// row. One instruction takes the lower codes, one the bytes, and what is left of their sum is that
-// of the upper codes times 16. The bits of floats, without a further addition: `low` is 1.5 plus
-// the sum in units of 2^-23, and `high` -3 less the sum in units of 2^-22.
-class WordsOfU4 {
- public:
-  // What the totals of add() are to be multiplied by, for rows g and g + 8.
-  static constexpr float kOfLow = 0x1p23f, kOfHigh = -0x1p22f / Codes<StepFormat::U4>::kUpperUnit;
-
-  WordsOfU4() = default;
-  // digits: the digits of x for the columns of the piece, at the lane's place (digits_of_lane).
-  __device__ WordsOfU4(const uint8_t* digits, int g) {
-    using L = Codes<StepFormat::U4>;
-    const uint4 four = *reinterpret_cast<const uint4*>(digits);
-    b0_ = g % 2 == 0 ? four.x : four.y;
-    b1_ = g % 2 == 0 ? four.z : four.w;
-    int zeros[4];
-    ptx::mma_m16n8k32<true>(zeros, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero}, b0_, b1_,
-                            {0, 0, 0, 0});
-    zero_low_ = __int_as_float(zeros[0] + zeros[1] + kLowBits);
-    zero_high_ = __int_as_float(zeros[2] + zeros[3] - kLowBits);
-  }
-  // Adds the sums of rows g and g + 8, times their scales.
-  __device__ void add(float& low_total, float& high_total, const uint4& w,
-                      const float2& scales) const {
-    constexpr uint32_t kMask = 0x0f0f0f0f;
-    int of_low[4], of_both[4];
-    ptx::mma_m16n8k32<true>(of_low, {w.x & kMask, w.y & kMask, w.z & kMask, w.w & kMask}, b0_, b1_,
-                            {0, 0, 0, 0});
-    ptx::mma_m16n8k32<true>(of_both, {w.x, w.y, w.z, w.w}, b0_, b1_, {0, 0, 0, 0});
-    const int low = of_low[0] + of_low[3] + kLowBits;
-    const int high = of_both[0] + of_both[3] - low;
-    low_total = fmaf(__int_as_float(low) - zero_low_, scales.x, low_total);
-    high_total = fmaf(__int_as_float(high) - zero_high_, scales.y, high_total);
-  }
-
- private:
-  static constexpr int kLowBits = 0x3fc00000;
-
-  uint32_t b0_ = 0, b1_ = 0;
-  float zero_low_ = 0, zero_high_ = 0;
-};
 
 // Adds what the four lanes of a quad have of two rows: lane t gets the sum of the first row if t is
 // even, else that of the second one.

@@ -82,12 +82,13 @@ constexpr int kStepMixes = 3;
 
 // What the matrices of a model are. Floats: all of them. Int4: U4 with scales of groups of at least
 // 64 columns in the layers, U4 or U8 in the output. ShortInt4: the same with groups of 32. Int8: U8
-// with scales of rows or of groups. Codes: other codes, or codes and floats. Mixed: with more,
-// minimums, tables, scales that are products, several mixes, v, or k and v, apart, experts.
-enum class StepWeights { Floats, Int4, ShortInt4, Int8, Codes, Mixed };
+// with scales of rows or of groups. Codes: other codes, or codes and floats. Products: U4 and U6
+// whose scales are products (Q4_K, Q6_K, and Q4_K_M of both), several mixes, v, or k and v, apart.
+// Mixed: all that, and with more, minimums, tables, experts.
+enum class StepWeights { Floats, Int4, ShortInt4, Int8, Codes, Products, Mixed };
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
-// The plain instances compute Llama's block alone. Those that are mixed and not plain compute
+// The plain instances compute Llama's block alone. Those of Mixed that are not plain compute
 // mixtures of experts, too. kCounts: clocks (step_clocks.cuh). There are so many because code costs
 // time even where it does not run, small models most: docs/lab/decode-2026-11.md. kHasOwnGemv: a
 // block has a copy of its StepGemv in registers. kTokens: of one sequence, at consecutive
@@ -102,17 +103,19 @@ struct StepInstance {
   static constexpr bool kIsShortInt4 = kWeights == StepWeights::ShortInt4;
   static constexpr bool kIsInt4 = kWeights == StepWeights::Int4 || kIsShortInt4;
   static constexpr bool kIsInt8 = kWeights == StepWeights::Int8;
+  static constexpr bool kIsProducts = kWeights == StepWeights::Products;
   static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
-  static constexpr bool kHasOwnGemv =
-      kIsPlain && !kCounts && ((kIsInt4 && !kIsShortInt4) || kIsInt8);
+  static constexpr bool kHasMixes = kIsProducts || kIsMixed;
+  static constexpr bool kAreCodes = kIsInt4 || kIsInt8 || kIsProducts;  // all matrices
+  static constexpr bool kHasOwnGemv = kIsPlain && !kCounts && (kIsInt4 || kIsInt8);
   // StepCursor::take with kAhead; then more copies are allowed far from the end of a phase, too.
   static constexpr bool kAsksAhead = kTokens == 1 && (kIsInt4 || kIsInt8);
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
-  static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
+  static constexpr int kMixes = kHasMixes ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
   // That publish rows of one token.
   static constexpr int kThreadsOfToken = kStepConsumers / kTokens;
-  static_assert(kTokens == 1 || (kTokens == 2 && kIsPlain && !kIsFloat && !kIsMixed && !kCounts));
+  static_assert(kTokens == 1 || (kTokens == 2 && kIsPlain && !kIsFloat && !kHasMixes && !kCounts));
 };
 
 constexpr int kMinsOverScales = 2;  // bytes of minimums, F32, over those of their scales, F16

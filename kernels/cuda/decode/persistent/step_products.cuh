@@ -32,15 +32,17 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   constexpr int kUpperBitsAt = kScaleBytes * (kMins ? 2 : 1);
   constexpr int kRecordBytes = kUpperBitsAt + high_chunk_bytes(L::kHighBits);
   constexpr int kZero = kMins ? 0 : zero_code_of(L::kForm);
-  constexpr bool kScalesCodes = kFormat == StepFormat::U2;
+  constexpr bool kScalesCodes = kFormat == StepFormat::U2, kByWords = kFormat == StepFormat::U4;
   static_assert(!kScalesCodes || (kMins && kUnit == 16));
+  static_assert(!kByWords || (kMins && kUnit == 32));
   static_assert(kZero == 0 || L::kUpperUnit == 1);
   constexpr int kTilesOfPiece = kColumns / kTileColumns;
   constexpr int kFours = (kUnits + 3) / 4;  // of units
   static_assert(kFormat != StepFormat::U8 && (kUnit == 32 || kUnit == 16));
 
   const int lane = thread_index() % 32, warp = warp_index(), g = lane / 4, t = lane % 4;
-  const uint8_t* const x = digits_of_lane<L>(shape, input, lane) + warp * kOwn * kColumns;
+  const uint8_t* const x = digits_of_lane<L>(shape, input, lane) + warp * kOwn * kColumns +
+                           (kByWords ? DigitsOfU4::place(lane) : 0);
   // Byte offsets in a stage: the lane's words; the factors of its rows in the record of the warp's
   // chunk; the numbers of its rows for four units, where the warp's begin at byte first_byte.
   const int record_at = L::kPieces * kPieceBytes + warp / kWarpsOfChunk * kRecordBytes;
@@ -53,16 +55,25 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   // Odd rows have the upper bytes of the sums of x, rounded, since the lower ones are signed.
   const int high_byte = g % 2 * 8, rounding = g % 2 * 128;
   const int mask_of_sums = kept_of_lane(t == g / 2 ? -1 : 0);
+  [[maybe_unused]] FixedOperands fixed;
+  if constexpr (kByWords) fixed = ProductsOfU4::fixed();
 
   float total[kTiles][2][1] = {};
   cursor.template take<kTiles>(ring, kTiles * shape.n_stages, [&](int stage, const auto& slots) {
     if (stage * L::kPieces + warp * kOwn >= shape.n_pieces) return;
-    uint32_t b[kOwn][L::kMmas][2];
+    [[maybe_unused]] uint32_t b[kOwn][L::kMmas][2];
+    [[maybe_unused]] ProductsOfU4 by_words[kOwn];
     int of_units[kOwn][kUnitsOfPiece];  // sums of x over each unit
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
-      load_digits(b[k], x + (stage * L::kPieces + k) * kColumns);
-      sum_units<kUnit, L::kMmas>(of_units[k], b[k]);
+      const uint8_t* const digits = x + (stage * L::kPieces + k) * kColumns;
+      if constexpr (kByWords) {
+        by_words[k] = ProductsOfU4(digits, fixed);
+        by_words[k].get_sums_of_x(of_units[k]);
+      } else {
+        load_digits(b[k], digits);
+        sum_units<kUnit, L::kMmas>(of_units[k], b[k]);
+      }
     }
     const auto of_unit = [&](int i) { return of_units[i / kUnitsOfPiece][i % kUnitsOfPiece]; };
     [[maybe_unused]] uint32_t pairs_of_x[kFours][2];  // those sums, two in a word
@@ -104,9 +115,11 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
             slots[j] + record_at + kUpperBitsAt +
                 (in_chunk * kOwn + k) * kTilesOfPiece * high_tile_bytes(L::kHighBits),
             lane);
+        [[maybe_unused]] int less_low[2], high_sums[2];
 #pragma unroll
         for (int i = 0; i < kUnitsOfPiece; ++i) {
-          const int at = k * kUnitsOfPiece + i, m = i * kUnit / 32;
+          const int at = k * kUnitsOfPiece + i;
+          [[maybe_unused]] const int m = i * kUnit / 32;
           if (at % 4 == 0) {
             numbers = *reinterpret_cast<const uint2*>(slots[j] + numbers_at + at * kTileRows);
             numbers = {numbers.x ^ 0x80808080, numbers.y ^ 0x80808080};
@@ -120,15 +133,13 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
               add_zeros(high_row, numbers.y);
             }
           }
-          uint32_t a[4];
+          const int byte = at % 4 + first_byte;
+          [[maybe_unused]] uint32_t a[4];
           if constexpr (kFormat == StepFormat::Table) {
             L::get(a, w, m, table);
-          } else if constexpr (kFormat == StepFormat::U4) {
-            L::get(a, w, m);
-          } else {
+          } else if constexpr (!kByWords) {
             L::get(a, w, m, high);
           }
-          const int byte = at % 4 + first_byte;
           if constexpr (kScalesCodes) {
             const int half = i % 2;
             scaled[2 * half] = a[2 * half] * __byte_perm(numbers.x, 0, 0x4440 + byte);
@@ -136,6 +147,10 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
             if (half == 1) {
               ptx::mma_m16n8k32<true>(sum_of_scaled, scaled, b[k][m][0], b[k][m][1], sum_of_scaled);
             }
+          } else if constexpr (kByWords) {
+            if (i == 0) by_words[k].multiply(less_low, high_sums, w);
+            low_row += less_low[i] * ptx::signed_byte(numbers.x, byte);
+            high_row += high_sums[i] * ptx::signed_byte(numbers.y, byte);
           } else {
             int sum[4] = {};
             if constexpr (kUnit == 32) {
@@ -155,7 +170,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
       }
       float& low_total = total[j][0][0];
       float& high_total = total[j][1][0];
-      low_total = fmaf(float(low_row), factor.x, low_total);
+      low_total = fmaf(float(low_row), kByWords ? -factor.x : factor.x, low_total);
       high_total = fmaf(float(high_row), factor.y, high_total);
       if constexpr (kMins) {
         const uint8_t* const mins = slots[j] + numbers_at + kScaleBytes;

@@ -343,7 +343,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       });
     }
     if (producer == 0) bring_vectors<I>(p, phase, pointers, next);
-    const StepGemv* const phases = gemvs[I::kIsMixed ? p.mix_of_layer[layer] : 0];
+    const StepGemv* const phases = gemvs[I::kHasMixes ? p.mix_of_layer[layer] : 0];
     const StepGemv& gemv = phases[phase];
     const bool is_of_experts =
         I::kHasExperts && p.router.exists() && (phase == kGateUp || phase == kDown);
@@ -353,7 +353,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       chosen_parity ^= 1;
     }
     const int half_shift = phase == kGateUp ? 1 : 0;
-    const bool is_float = I::kIsFloat || !are_codes(gemv.format);
+    const bool is_float = I::kIsFloat || (!I::kAreCodes && !are_codes(gemv.format));
     const int stage_rows_log = I::kIsFloat ? gemv.stage_rows_log : 0;
     const int row_shift = is_float ? kFloatRowsLog - stage_rows_log : 0;
     const int n_streams = gemv.count << (half_shift + row_shift);
@@ -368,7 +368,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       const int matrix = first_matrix(phase) + tile.matrix;
       const int row_in_tile = stream & ((1 << row_shift) - 1);
       const int row = min((tile.row_tile << row_shift) + row_in_tile, last);
-      const int n_bytes = I::kIsMixed ? stage_bytes(gemv.format) : kStageBytes;
+      const int n_bytes = I::kHasMixes ? stage_bytes(gemv.format) : kStageBytes;
       int n_in_stream = gemv.code_bytes;
       if (stage_rows_log != 0) {
         const int n_left = gemv.out_dim - (row << stage_rows_log);

@@ -24,6 +24,10 @@ template <uint32_t kMask>
 uint32_t mask_or(uint32_t word, uint32_t pattern) {
   return (word & kMask) | pattern;
 }
+template <uint32_t kMask>
+uint32_t inverted_and(uint32_t word) {
+  return ~(word & kMask);
+}
 inline int signed_byte(uint32_t word, int i) { return int8_t(word >> (8 * i)); }
 template <bool kUpper>
 int dot_of_two(uint32_t halves, uint32_t word, int sum) {
