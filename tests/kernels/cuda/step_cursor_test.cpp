@@ -68,8 +68,8 @@ __global__ void take_turns(StepParams p, int* found, int* copies) {
     }
     return;
   }
-  StepCursor<NoClock> cursor(NoClock(p), ring);
-  cursor.n_far = kFar;
+  StepCursor<NoClock> cursor(NoClock(p), ring, /*keeps=*/true);
+  cursor.n_far = lane == 0 ? kFar : 0;
   if (lane == 0) shared.most_copies = kCopiesFar;
   int next = 0, n_turns = 0;
   for (const Turn& turn : kTurns) {

@@ -32,10 +32,11 @@ struct StepCursor {
   // Of the first thread: stages that take with kAhead takes until the block allows fewer copies.
   int n_far = 0;
 
-  __device__ StepCursor(const Clock& clock, const StepRing& ring)
+  // keeps: whether numbers of the ring are kept in registers.
+  __device__ StepCursor(const Clock& clock, const StepRing& ring, bool keeps)
       : clock(clock),
-        n_slots(kept_in_register(ring.n_slots)),
-        slot_bytes(kept_in_register(ring.slot_bytes)) {
+        n_slots(keeps ? kept_in_register(ring.n_slots) : ring.n_slots),
+        slot_bytes(keeps ? kept_in_register(ring.slot_bytes) : ring.slot_bytes) {
     slot = min(thread_index() % 32, kWidth - 1);
   }
 

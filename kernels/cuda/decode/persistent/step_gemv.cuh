@@ -29,7 +29,8 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
                         gemv.stage_scale_bytes,
                         token_stride};
   [[maybe_unused]] const auto codes = [&]<StepFormat kFormat, int kScales>() {
-    const CodesLane at = codes_lane<kFormat, kScales, false, I::kTokens>(shape, input);
+    const CodesLane at =
+        codes_lane<kFormat, kScales, false, I::kTokens, I::kKeepsConstants>(shape, input);
     each_group(n_tiles, [&]<int kTiles>(int tile) {
       multiply_codes<kFormat, kScales, false, kTiles, I::kAsksAhead>(
           shape, ring, at, scratch, cursor, {}, tile, unit, in_parts && stages.begin != 0);
@@ -44,8 +45,8 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
   [[maybe_unused]] const auto products = [&]<StepFormat kFormat, int kUnit, bool kMins>() {
     if constexpr (I::kIsProducts) {
       each_group(n_tiles, [&]<int kTiles>(int tile) {
-        multiply_products<kFormat, kUnit, kMins, kTiles>(shape, ring, input, scratch, cursor, {},
-                                                         tile, unit);
+        multiply_products<kFormat, kUnit, kMins, kTiles, I::kKeepsConstants>(
+            shape, ring, input, scratch, cursor, {}, tile, unit);
       });
     } else {
       apart.template operator()<ProductsLoop<kFormat, kUnit, kMins>>();

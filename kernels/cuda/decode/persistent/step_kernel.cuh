@@ -300,13 +300,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                              s_residual};
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
-  StepCursor cursor(clock, ring);
+  StepCursor cursor(clock, ring, I::kKeepsConstants);
   const auto [first_router_row, n_router_rows] = p.router.rows_of(block, p.n_blocks());
   [[maybe_unused]] const auto router_rows = [&, first = first_router_row](const StepLayer& layer) {
     return static_cast<const uint8_t*>(layer.router) + int64_t{2} * p.dim * first;
   };
-  const int copies_of_exchange = kept_in_register(p.copies_of_exchange);
-  const int copies_near = kept_in_register(p.copies_near);
+  const auto kept = [](int x) { return I::kKeepsConstants ? kept_in_register(x) : x; };
+  const int copies_of_exchange = kept(p.copies_of_exchange), copies_near = kept(p.copies_near);
   const auto allow = [&](int copies) {
     if (thread_index() == 0) allow_copies(&s_most_copies, copies);
   };

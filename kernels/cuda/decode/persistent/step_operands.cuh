@@ -132,8 +132,9 @@ struct CodesLane {
 // Whether multiply_codes takes the words of codes as they lie (step_words.cuh).
 template <StepFormat kFormat, int kScales, int kTokens>
 constexpr bool kMultipliesWords = (kFormat == StepFormat::U4) && kScales != 0 && kTokens == 1;
-// The template arguments are those of the multiply_codes that gets it. All lanes call it.
-template <StepFormat kFormat, int kScales, bool kMins, int kTokens = 1>
+// The first template arguments are those of the multiply_codes that gets it; kKeeps:
+// StepInstance::kKeepsConstants. All lanes call it.
+template <StepFormat kFormat, int kScales, bool kMins, int kTokens = 1, bool kKeeps = false>
 __device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* input) {
   using L = Codes<kFormat>;
   constexpr int kOwn = kStagePieces / kStepWarps;
@@ -150,8 +151,9 @@ __device__ inline CodesLane codes_lane(const StepShape& shape, const uint8_t* in
   if constexpr (kByWords) {
     at.fixed = WordsOfU4<kScales, kMins>::fixed();
   } else {
-    at.fixed = FixedOperands(L::kZero, L::kUpperZero, kCodesBaseBits);
+    at.fixed = fixed_operands(L::kZero, L::kUpperZero, kCodesBaseBits);
   }
+  if constexpr (kKeeps) at.fixed.keep();
   // The second piece's, as a constant behind the first one's where it has units of its own.
   const auto place_units = [&](int(&to)[2], int begin, int row_bytes) {
     const auto at_unit = [&](int i) {

@@ -91,8 +91,9 @@ enum class StepWeights { Floats, Int4, ShortInt4, Int8, Codes, Products, Mixed }
 // The plain instances compute Llama's block alone. Those of Mixed that are not plain compute
 // mixtures of experts, too. kCounts: clocks (step_clocks.cuh). There are so many because code costs
 // time even where it does not run, small models most: docs/lab/decode-2026-11.md. kHasOwnGemv: a
-// block has a copy of its StepGemv in registers. kTokens: of one sequence, at consecutive
-// positions; two only in plain instances for codes.
+// block has a copy of its StepGemv in registers. kKeepsConstants: and what the compiler would set
+// or load again in each step of a loop; others became up to 2 % slower by it. kTokens: of one
+// sequence, at consecutive positions; two only in plain instances for codes.
 template <int kHeads_, int kHeadDim_, bool kIsPlain_, StepWeights kWeights, bool kCounts_,
           int kTokens_ = 1>
 struct StepInstance {
@@ -107,7 +108,10 @@ struct StepInstance {
   static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
   static constexpr bool kHasMixes = kIsProducts || kIsMixed;
   static constexpr bool kAreCodes = kIsInt4 || kIsInt8 || kIsProducts;  // all matrices
-  static constexpr bool kHasOwnGemv = kIsPlain && !kCounts && (kIsInt4 || kIsInt8);
+  static constexpr bool kHasOwnGemv =
+      kIsPlain && !kCounts &&
+      ((kIsInt4 && (!kIsShortInt4 || kTokens == 1)) || kIsInt8 || kIsProducts);
+  static constexpr bool kKeepsConstants = kHasOwnGemv && kTokens == 1;
   // StepCursor::take with kAhead; then more copies are allowed far from the end of a phase, too.
   static constexpr bool kAsksAhead = kTokens == 1 && (kIsInt4 || kIsInt8);
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;

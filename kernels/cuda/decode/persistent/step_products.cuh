@@ -18,7 +18,8 @@ namespace minfer::cuda {
 // each plus 128, are row g of an A operand, the same in all lanes of a quad, and those sums, split
 // in two bytes, columns 2 d and 2 d + 1 of B for digit d. Only the lane that has both, (g, g / 2),
 // passes something else than zeros.
-template <StepFormat kFormat, int kUnit, bool kMins, int kTiles, typename Clock>
+template <StepFormat kFormat, int kUnit, bool kMins, int kTiles, bool kKeeps = false,
+          typename Clock>
 __device__ inline void multiply_products(const StepShape& shape, const StepRing& ring,
                                          const uint8_t* input, float* scratch,
                                          StepCursor<Clock>& cursor, const TableBytes& table,
@@ -56,7 +57,10 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   const int high_byte = g % 2 * 8, rounding = g % 2 * 128;
   const int mask_of_sums = kept_of_lane(t == g / 2 ? -1 : 0);
   [[maybe_unused]] FixedOperands fixed;
-  if constexpr (kByWords) fixed = ProductsOfU4::fixed();
+  if constexpr (kByWords) {
+    fixed = ProductsOfU4::fixed();
+    if constexpr (kKeeps) fixed.keep();
+  }
 
   float total[kTiles][2][1] = {};
   cursor.template take<kTiles>(ring, kTiles * shape.n_stages, [&](int stage, const auto& slots) {

@@ -16,18 +16,20 @@ struct FixedOperands {
   uint32_t a[4];
   int c[4];
 
-  FixedOperands() = default;
-  // From shuffles by different lanes the compiler keeps them. It would set registers again in each
-  // step that it knows to hold a constant, or the same as others. All lanes call it.
-  __device__ FixedOperands(uint32_t low, uint32_t high, int sum) {
+  // Keeps them in registers, from shuffles by different lanes: the compiler would set registers
+  // again in each step that it knows to hold a constant, or the same as others. All lanes call it.
+  __device__ void keep() {
     const int lane = ptx::read_thread_index() % 32;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      a[i] = __shfl_sync(~0u, lane == i ? (i % 2 == 0 ? low : high) : 0, i);
-      c[i] = __shfl_sync(~0u, lane == i ? sum : 0, i);
+      a[i] = __shfl_sync(~0u, lane == i ? a[i] : 0, i);
+      c[i] = __shfl_sync(~0u, lane == i ? c[i] : 0, i);
     }
   }
 };
+__device__ inline FixedOperands fixed_operands(uint32_t low, uint32_t high, int sum) {
+  return {{low, high, low, high}, {sum, sum, sum, sum}};
+}
 
 // The B operand of a piece of U4 whose words are the A operand as they lie: words 0 and 2 of a
 // lane, the first 32 columns, are row g, and words 1 and 3, the others, row g + 8. Even columns of
@@ -82,7 +84,7 @@ class WordsOfU4<1, kMins> {
 
   // Ones, or minus the zero codes.
   __device__ static FixedOperands fixed() {
-    return kMins ? FixedOperands(kOnes, kOnes, 0) : FixedOperands(0xf8f8f8f8, 0x80808080, 0);
+    return kMins ? fixed_operands(kOnes, kOnes, 0) : fixed_operands(0xf8f8f8f8, 0x80808080, 0);
   }
 
   WordsOfU4() = default;
@@ -130,7 +132,7 @@ class WordsOfU4<2, kMins> {
   // Ones, or minus the upper zero code.
   __device__ static FixedOperands fixed() {
     constexpr uint32_t kWord = kMins ? kOnes : 0x80808080;
-    return {kWord, kWord, kCodesBaseBits};
+    return fixed_operands(kWord, kWord, kCodesBaseBits);
   }
 
   WordsOfU4() = default;
@@ -181,7 +183,7 @@ class WordsOfU4<2, kMins> {
 class ProductsOfU4 {
  public:
   // Ones.
-  __device__ static FixedOperands fixed() { return {kOnes, kOnes, 0}; }
+  __device__ static FixedOperands fixed() { return fixed_operands(kOnes, kOnes, 0); }
 
   ProductsOfU4() = default;
   __device__ ProductsOfU4(const uint8_t* digits, const FixedOperands& fixed) : digits_(digits) {
