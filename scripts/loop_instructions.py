@@ -6,7 +6,7 @@
 
 A function has its loops in the order of the code: those of four, two and one tiles, of Codes and the kernel each followed
 by loops for the last stages; the kernel itself has those of several formats. mma: the MMAs of a loop. --before TREE:
-another tree of the project, whose functions have as many loops."""
+another tree of the project, whose functions have as many loops, if it has the kind of weights."""
 import argparse
 import csv
 import datetime
@@ -24,6 +24,7 @@ template __global__ void decode_step_kernel<StepInstance<1, 128, true, StepWeigh
     const __grid_constant__ StepParams);
 }}
 """
+PARAMS = "kernels/cuda/decode/persistent/step_params.h"
 FORMATS = ("F16", "BF16", "U2", "U3", "U4", "U5", "U5Short", "U6", "Table", "U8")  # StepFormat
 FUNCTION = re.compile(r"(Products|Codes)LoopIL\S*?StepFormatE(\d+)ELi(\d+)ELb([01])E")
 
@@ -65,6 +66,12 @@ def loops_of(lines):
             if not any("MUFU" in own or "HMMA" in own for own in body)]
 
 
+def kinds_of(tree):
+    """The kinds of weights with loops for codes that are not those of another kind."""
+    enum = re.search(r"enum class StepWeights {(.*?)}", (tree / PARAMS).read_text())[1]
+    return [kind for kind in enum.replace(" ", "").split(",") if kind not in ("Floats", "Codes")]
+
+
 def loops_of_tree(tree, weights):
     with tempfile.TemporaryDirectory() as directory:
         source, cubin = (pathlib.Path(directory) / f"step.{end}" for end in ("cu", "cubin"))
@@ -84,14 +91,16 @@ def main():
           "paths of it" + ("; before: of another tree" if args.before else ""))
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("weights", "function", "loop", "mma", *(("before",) if args.before else ()), "instructions"))
-    for weights in ("Int4", "ShortInt4", "Int8", "Mixed"):
+    kinds_before = kinds_of(args.before) if args.before else []
+    for weights in kinds_of(ROOT):
         now = loops_of_tree(ROOT, weights)
-        before = loops_of_tree(args.before, weights) if args.before else {}
+        before = loops_of_tree(args.before, weights) if weights in kinds_before else {}
         for name, loops in sorted(now.items()):
-            if args.before and len(before.get(name, ())) != len(loops):
+            if before and len(before.get(name, ())) != len(loops):
                 sys.exit(f"{weights} {name}: {len(loops)} loops, {len(before.get(name, ()))} before")
             for i, (n, n_mmas) in enumerate(loops):
-                writer.writerow((weights, name, i + 1, n_mmas, *((before[name][i][0],) if before else ()), n))
+                n_before = before[name][i][0] if before else ""
+                writer.writerow((weights, name, i + 1, n_mmas, *((n_before,) if args.before else ()), n))
 
 
 if __name__ == "__main__":

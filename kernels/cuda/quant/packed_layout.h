@@ -61,8 +61,9 @@ MINFER_HOST_DEVICE constexpr int high_bits_of(CodeForm form) {
 }
 // The word of a lane that instruction s of U4 takes: 0, 2, 1 and 3; and the instruction of a word.
 // So words 0 and 2 are the first 32 columns: rows of the A operand of mma.m16n8k32 that takes all
-// four words as they lie (WordsOfU4, decode/persistent/step_operands.cuh).
+// four words as they lie (decode/persistent/step_words.cuh).
 MINFER_HOST_DEVICE constexpr int u4_word(int s) { return s % 2 * 2 + s / 2; }
+static_assert(u4_word(u4_word(1)) == 1 && u4_word(u4_word(2)) == 2 && u4_word(3) == 3);
 // The code of 0 where there are no minimums.
 MINFER_HOST_DEVICE constexpr int zero_code_of(CodeForm form) {
   return form == CodeForm::Table ? 128 : 1 << (bits_of(form) + high_bits_of(form) - 1);

@@ -177,8 +177,9 @@ bool is_plain(const DecodeModel& model, const StepMixes& mixed) {
 // flight while a block multiplies: INT4 with 4, 5, 6, 8 and no limit 807, 815, 805, 770, 740; INT8
 // with 6, 8, 10 and no limit 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits,
 // 307, 304, 303. Two more far from the end of a phase: INT4 930 to 950, INT8 588 to 597
-// (docs/benchmarks/cuda_copies_far.csv); Q4_1, Q4_K and Q4_K_M lose 2 to 3 % by these two
-// (docs/benchmarks/cuda_copies_of_mixes.csv). Stages of several rows are smaller than those, and as
+// (docs/benchmarks/cuda_copies_far.csv); Q4_1 loses 2 % by these two
+// (docs/benchmarks/cuda_copies_of_mixes.csv), and Q4_K, asking ahead, 0.5 %
+// (docs/benchmarks/cuda_words_steps.csv). Stages of several rows are smaller than those, and as
 // many more are in flight: not measured apart from such stages themselves.
 void tune(StepParams& p) {
   const StepGemv& gemv = p.gemvs[0][kGateUp];
@@ -195,11 +196,9 @@ void tune(StepParams& p) {
 
 // Whether all matrices are codes that the instances for two tokens have.
 bool are_codes_alone(const StepMixes& mixed) {
-  const bool has_instance =
-      mixed.weights != StepWeights::Floats && mixed.weights < StepWeights::Products;
-  return has_instance && std::ranges::all_of(mixed.mixes.front().phases, [](const StepGemv& gemv) {
-           return are_codes(gemv.format);
-         });
+  return has_two_tokens(mixed.weights) &&
+         std::ranges::all_of(mixed.mixes.front().phases,
+                             [](const StepGemv& gemv) { return are_codes(gemv.format); });
 }
 
 StepKernel kernel_for(StepWeights weights, const StepAttention& a, bool is_plain) {

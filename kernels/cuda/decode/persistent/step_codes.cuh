@@ -80,8 +80,6 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
                                     StepCursor<Clock>& cursor) {
   constexpr int kQueries = I::kQueries, kSets = (kQueries + 1) / 2, kMostChunks = I::kHeadDim / 64;
   constexpr bool kHasCodeValues = kQueries == 1 && I::kHeadDim <= CodeValues::kMostHeadDim;
-  constexpr float kBase = 0x1.8p23f;
-  constexpr int kBits = 0x4b400000;  // the bits of kBase
   constexpr uint32_t kZero = 0x80808080;
   const int lane = thread_index() % 32, warp = warp_index(), g = lane / 4, t = lane % 4;
   const int n_chunks = a.head_dim / 64;
@@ -99,7 +97,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
     const int head = kQueries == 1 ? 0 : 2 * set + t / 2;
     unit[set] = units[head] * (t % 2 == 0 ? 1.0f : 65536.0f);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) begin[set][i] = kBits;
+    for (int i = 0; i < 4; ++i) begin[set][i] = kCodesBaseBits;
 #pragma unroll
     for (int c = 0; c < kMostChunks; ++c) {
       if (c >= n_chunks) break;
@@ -153,8 +151,8 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
           for (int set = 0; set < kSets; ++set) {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-              const float first_digit = __int_as_float(own[set][2 * r]) - kBase;
-              const float second_digit = __int_as_float(own[set][2 * r + 1]) - kBase;
+              const float first_digit = __int_as_float(own[set][2 * r]) - kCodesBase;
+              const float second_digit = __int_as_float(own[set][2 * r + 1]) - kCodesBase;
               float sum = fmaf(256.0f, second_digit, first_digit) * unit[set];
               sum += __shfl_xor_sync(~0u, sum, 1);
               score[set][r] = has_row[r] ? capped<I>(sum * scale[r], a) : -INFINITY;

@@ -35,8 +35,8 @@ struct StepCursor {
   // keeps: whether numbers of the ring are kept in registers.
   __device__ StepCursor(const Clock& clock, const StepRing& ring, bool keeps)
       : clock(clock),
-        n_slots(keeps ? kept_in_register(ring.n_slots) : ring.n_slots),
-        slot_bytes(keeps ? kept_in_register(ring.slot_bytes) : ring.slot_bytes) {
+        n_slots(kept_if(keeps, ring.n_slots)),
+        slot_bytes(kept_if(keeps, ring.slot_bytes)) {
     slot = min(thread_index() % 32, kWidth - 1);
   }
 
@@ -51,8 +51,8 @@ struct StepCursor {
   //
   // kAhead: the places of the next step's stages are asked for before f, and the warp votes on them
   // before it releases its stages; what the last step asked for holds for the next call. It makes
-  // loops of INT4 shorter by a tenth, and attention longer; with it Q4_K and Q4_K_M were 2 to 3 %
-  // slower, Q4_1 as fast (docs/lab/decode-2026-11.md).
+  // loops of INT4 shorter by a tenth, and attention longer; Q4_K is 0.5 % slower with it, Q4_K_M
+  // 0.6 % faster, and Q4_1 as fast (docs/lab/decode-2026-11.md).
   template <int kN, bool kAhead = false, typename F, typename Last>
   __device__ void take(const StepRing& ring, int n, int n_whole, F f, Last last) {
     static_assert(kN <= kWidth);

@@ -30,6 +30,7 @@ __device__ inline int same_in_all_lanes(int x) { return __shfl_sync(~0u, x, 0); 
 __device__ inline int kept_in_register(int x) {
   return same_in_all_lanes(thread_index() % 32 == 0 ? x : 0);
 }
+__device__ inline int kept_if(bool keeps, int x) { return keeps ? kept_in_register(x) : x; }
 // The same for a number that differs between lanes, which the compiler would compute again in each
 // turn of a loop.
 __device__ inline int kept_of_lane(int x) { return __shfl_xor_sync(~0u, x, 0); }

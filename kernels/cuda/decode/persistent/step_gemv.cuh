@@ -96,7 +96,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
           if (gemv.scales == OfPieceMins) return codes_apart.template operator()<kU4, 1, true>();
           return codes_apart.template operator()<kU4, 2, true>();
         }
-        return;  // StepWeights::Mixed has them
+        return;  // StepWeights::Products and Mixed have them
       case kU8:
         if (gemv.scales == OfRow) return codes.template operator()<kU8, 0>();
         if constexpr (I::kIsMixed) {

@@ -44,7 +44,7 @@ __device__ inline int k_split_row(const StepGemv& gemv) {
   return min(gemv.count, gemv.round_tiles) << (gemv.rows_log + 1);
 }
 
-// Int4 has scales of rows in the output matrix alone.
+// Int4 has scales of rows in the output matrix alone, and products have none.
 template <typename I>
 __device__ inline bool has_row_scales(const StepGemv& gemv, int phase) {
   return !I::kIsProducts && (!I::kIsInt4 || phase == kHead) && gemv.has_row_scales();
@@ -196,7 +196,7 @@ struct StepStatic {
 // matrix: RMSNorm, q k v, RoPE, KV append, attention, wo, RMSNorm, SwiGLU, down; logits [n_tokens,
 // vocab_size] F32. With several ranks each has a slice of the
 // weights and runs this kernel at the same time; every rank gets all logits. Instances that are not
-// plain compute what StepBlock says, and mixed ones what GGUF's mixes of K-quants need.
+// plain compute what StepBlock says, and those with mixes what GGUF's mixes of K-quants need.
 //
 //   x, cache   as in DecodeModel; x [n_tokens, dim] F32 the embeddings
 //   launch     cooperative, one block on each SM; 8 consumer warps multiply, 4 producer warps fill
@@ -305,8 +305,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   [[maybe_unused]] const auto router_rows = [&, first = first_router_row](const StepLayer& layer) {
     return static_cast<const uint8_t*>(layer.router) + int64_t{2} * p.dim * first;
   };
-  const auto kept = [](int x) { return I::kKeepsConstants ? kept_in_register(x) : x; };
-  const int copies_of_exchange = kept(p.copies_of_exchange), copies_near = kept(p.copies_near);
+  const int copies_of_exchange = kept_if(I::kKeepsConstants, p.copies_of_exchange);
+  const int copies_near = kept_if(I::kKeepsConstants, p.copies_near);
   const auto allow = [&](int copies) {
     if (thread_index() == 0) allow_copies(&s_most_copies, copies);
   };

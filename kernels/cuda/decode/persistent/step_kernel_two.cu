@@ -1,3 +1,4 @@
+#include "kernels/base/error.h"
 #include "kernels/cuda/decode/persistent/step_kernel.cuh"
 
 namespace minfer::cuda {
@@ -12,10 +13,18 @@ StepKernel two_token_kernel_of(StepWeights weights, int heads_per_block) {
                                 : kernel.template operator()<kWeights, step_most_heads(128, 2)>();
   };
   using enum StepWeights;
-  return weights == Int4        ? with_weights.template operator()<Int4>()
-         : weights == ShortInt4 ? with_weights.template operator()<ShortInt4>()
-         : weights == Int8      ? with_weights.template operator()<Int8>()
-                                : with_weights.template operator()<Codes>();
+  switch (weights) {
+    case Int4:
+      return with_weights.template operator()<Int4>();
+    case ShortInt4:
+      return with_weights.template operator()<ShortInt4>();
+    case Int8:
+      return with_weights.template operator()<Int8>();
+    case Codes:
+      return with_weights.template operator()<Codes>();
+    default:
+      throw Error(ErrorKind::Internal, "no instance for two tokens of these weights");
+  }
 }
 
 }  // namespace minfer::cuda

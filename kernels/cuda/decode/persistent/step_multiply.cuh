@@ -153,6 +153,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
   constexpr bool kByWords = kMultipliesWords<kFormat, kScales, kTokens>;
   using Words = WordsOfU4<kByWords ? kScales : 1, kMins>;
+  static_assert(!kMins || kByWords || (kSums == L::kMmas && L::kUpperUnit == 1));
   const int lane = at.lane, warp = warp_index();
   float total[kTiles][2][kTokens] = {};    // kScales != 0: scaled sums of rows g and g + 8
   int sums[kTiles][4] = {}, zero[4] = {};  // kScales == 0: sums of codes, and of zero codes
@@ -189,7 +190,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
       sum_units<32, L::kMmas>(of_mmas, b);
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
-        sum_of_x[i] = float(kSums == L::kMmas ? of_mmas[i] : of_mmas[0] + of_mmas[1]);
+        sum_of_x[i] = float(of_mmas[i]);
       }
     } else {
 #pragma unroll
@@ -239,7 +240,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
           if constexpr (kMins) {
             const float2 min = mins[i * 8];
             total[j][0][0] = fmaf(sum_of_x[i], min.x, total[j][0][0]);
-            total[j][1][0] = fmaf(sum_of_x[i] * L::kUpperUnit, min.y, total[j][1][0]);
+            total[j][1][0] = fmaf(sum_of_x[i], min.y, total[j][1][0]);
           }
         }
       }
@@ -285,9 +286,9 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
 
 // Calls Loop::run<number of tiles> for all tiles of a round, as a function of its own with copies
 // of what the kernel keeps in registers: inlined, loops beside those of the commonest formats take
-// long to compile in each instance, and leave those with clocks no registers. Measured: it costs
-// Q4_K_M 2 %. input_at, scratch_at: in dynamic shared memory, so that the compiler knows where they
-// point.
+// long to compile in each instance, and leave those with clocks no registers. It costs speed:
+// inlined in instances of their own (StepWeights::Products), Q4_K and Q6_K are 2.5 % faster.
+// input_at, scratch_at: in dynamic shared memory, so that the compiler knows where they point.
 template <typename Loop, typename Clock>
 __device__ __attribute__((noinline)) StepCursor<Clock> multiply_apart(
     StepShape shape, StepRing ring, int input_at, int scratch_at, StepCursor<Clock> cursor,

@@ -17,7 +17,7 @@ struct Codes;
 template <>
 struct Codes<StepFormat::U4> {
   static constexpr CodeForm kForm = CodeForm::U4;
-  static constexpr int kMmas = 2, kUpperUnit = 16;
+  static constexpr int kMmas = 2, kUpperUnit = kU4UpperUnit;
   static constexpr int kPieces = stage_pieces(StepFormat::U4);
   static constexpr uint32_t kZero = 0x08080808, kUpperZero = 0x80808080;
   static constexpr int kHighBits = 0;

@@ -84,16 +84,22 @@ constexpr int kStepMixes = 3;
 // 64 columns in the layers, U4 or U8 in the output. ShortInt4: the same with groups of 32. Int8: U8
 // with scales of rows or of groups. Codes: other codes, or codes and floats. Products: U4 and U6
 // whose scales are products (Q4_K, Q6_K, and Q4_K_M of both), several mixes, v, or k and v, apart.
-// Mixed: all that, and with more, minimums, tables, experts.
+// Mixed: all of these, and minimums, tables, other products and experts.
 enum class StepWeights { Floats, Int4, ShortInt4, Int8, Codes, Products, Mixed };
+// Whether there are instances for two tokens.
+constexpr bool has_two_tokens(StepWeights weights) {
+  using enum StepWeights;
+  return weights == Int4 || weights == ShortInt4 || weights == Int8 || weights == Codes;
+}
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone. Those of Mixed that are not plain compute
 // mixtures of experts, too. kCounts: clocks (step_clocks.cuh). There are so many because code costs
 // time even where it does not run, small models most: docs/lab/decode-2026-11.md. kHasOwnGemv: a
-// block has a copy of its StepGemv in registers. kKeepsConstants: and what the compiler would set
-// or load again in each step of a loop; others became up to 2 % slower by it. kTokens: of one
-// sequence, at consecutive positions; two only in plain instances for codes.
+// block has a copy of its StepGemv in registers. kKeepsConstants: it also keeps there what the
+// compiler would set or load again in each step of a loop. With other instances, models were up to
+// 2 % slower by that. kTokens: of one sequence, at consecutive positions; two only in plain
+// instances.
 template <int kHeads_, int kHeadDim_, bool kIsPlain_, StepWeights kWeights, bool kCounts_,
           int kTokens_ = 1>
 struct StepInstance {
@@ -119,7 +125,7 @@ struct StepInstance {
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
   // That publish rows of one token.
   static constexpr int kThreadsOfToken = kStepConsumers / kTokens;
-  static_assert(kTokens == 1 || (kTokens == 2 && kIsPlain && !kIsFloat && !kHasMixes && !kCounts));
+  static_assert(kTokens == 1 || (kTokens == 2 && kIsPlain && has_two_tokens(kWeights) && !kCounts));
 };
 
 constexpr int kMinsOverScales = 2;  // bytes of minimums, F32, over those of their scales, F16
@@ -475,8 +481,8 @@ struct StepKernel {
 // there is none for large heads. Kinds of weights have files of their own: they compile at once.
 template <StepWeights kWeights>
 StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
-// The same for two tokens: plain instances of codes, but not mixed ones, heads of at most 128
-// elements.
+// The same for two tokens, of weights that has_two_tokens() has: plain instances, heads of at most
+// 128 elements.
 StepKernel two_token_kernel_of(StepWeights weights, int heads_per_block);
 
 }  // namespace minfer::cuda

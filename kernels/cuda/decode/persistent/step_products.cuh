@@ -174,6 +174,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
       }
       float& low_total = total[j][0][0];
       float& high_total = total[j][1][0];
+      // ProductsOfU4 has negative sums of row g.
       low_total = fmaf(float(low_row), kByWords ? -factor.x : factor.x, low_total);
       high_total = fmaf(float(high_row), factor.y, high_total);
       if constexpr (kMins) {

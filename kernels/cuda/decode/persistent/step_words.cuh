@@ -6,10 +6,14 @@
 namespace minfer::cuda {
 
 constexpr uint32_t kOnes = 0x01010101;  // in each byte
+// Upper codes come times 16. Minus the zero codes, 8, of both, in each byte, with a sign.
+constexpr int kU4UpperUnit = 16;
+constexpr uint32_t kLessZero = 0xf8f8f8f8, kLessUpperZero = 0x80808080;
 // What sums of the codes of a piece begin with: the bits of a float, so that a sum below 2^22 in
-// magnitude gives another one.
+// magnitude gives another one. Those of 64 columns of bytes are below it.
 constexpr float kCodesBase = 0x1.8p23f;
 constexpr int kCodesBaseBits = 0x4b400000;
+static_assert(64 * 255 * 128 < 1 << 22);
 
 // Operands that are the same in every step: of a, rows g and g + 8, and c.
 struct FixedOperands {
@@ -42,14 +46,14 @@ struct DigitsOfU4 {
   uint32_t b0 = 0, b1 = 0;
 
   DigitsOfU4() = default;
-  // digits: of the columns of the piece, at place(lane) behind digits_of_lane.
+  // digits: those of the piece's columns, from where digits_of_lane() points, plus place(lane).
   __device__ explicit DigitsOfU4(const uint8_t* digits) {
     const uint2 own = *reinterpret_cast<const uint2*>(digits);
     b0 = own.x;
     b1 = own.y;
   }
   __device__ static int place(int lane) { return lane / 4 % 2 * 8; }
-  // sums = a b + c
+  // sums = a b + c, of signed bytes of a; the others take bytes without a sign.
   __device__ void multiply(int (&sums)[4], const uint32_t (&a)[4], const int (&c)[4]) const {
     ptx::mma_m16n8k32<false>(sums, a, b0, b1, c);
   }
@@ -78,13 +82,12 @@ class WordsOfU4;
 template <bool kMins>
 class WordsOfU4<1, kMins> {
  public:
-  // What the totals of add() are to be multiplied by, for rows g and g + 8: upper codes come times
-  // 16.
-  static constexpr float kOfLow = 0x1p23f, kOfHigh = -0x1p22f / 16;
+  // What the totals of add() are to be multiplied by, for rows g and g + 8.
+  static constexpr float kOfLow = 0x1p23f, kOfHigh = -0x1p22f / kU4UpperUnit;
 
   // Ones, or minus the zero codes.
   __device__ static FixedOperands fixed() {
-    return kMins ? fixed_operands(kOnes, kOnes, 0) : fixed_operands(0xf8f8f8f8, 0x80808080, 0);
+    return kMins ? fixed_operands(kOnes, kOnes, 0) : fixed_operands(kLessZero, kLessUpperZero, 0);
   }
 
   WordsOfU4() = default;
@@ -98,7 +101,8 @@ class WordsOfU4<1, kMins> {
       zero_high_ = __int_as_float(-kLowBits - sums[2] - sums[3]);
     }
   }
-  // Adds the sums of rows g and g + 8, times their scales.
+  // Adds the sums of rows g and g + 8, times their scales. The sums begin with zeros, and not with
+  // fixed operands as those of halves do.
   __device__ void add(float& low_total, float& high_total, const uint4& w, const __half2* scale,
                       const float2* min, const FixedOperands&) const {
     int of_low[4], of_both[4];
@@ -127,11 +131,11 @@ class WordsOfU4<1, kMins> {
 template <bool kMins>
 class WordsOfU4<2, kMins> {
  public:
-  static constexpr float kOfLow = 1, kOfHigh = 1.0f / 16;
+  static constexpr float kOfLow = 1, kOfHigh = 1.0f / kU4UpperUnit;
 
   // Ones, or minus the upper zero code.
   __device__ static FixedOperands fixed() {
-    constexpr uint32_t kWord = kMins ? kOnes : 0x80808080;
+    constexpr uint32_t kWord = kMins ? kOnes : kLessUpperZero;
     return fixed_operands(kWord, kWord, kCodesBaseBits);
   }
 
@@ -149,7 +153,7 @@ class WordsOfU4<2, kMins> {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      zero_[half] = fmaf(__int_as_float(begin_[half * 3]), -0x1p-4f, kCodesBase * 1.0625f);
+      zero_[half] = fmaf(__int_as_float(begin_[half * 3]), -kOfHigh, kCodesBase * (1 + kOfHigh));
     }
   }
   // The same, and behind a scale and a minimum those of the second half, eight rows further.
