@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <regex>
+#include <thread>
 
 #include "engine/draft_decoder.h"
 #include "engine/session.h"
@@ -56,18 +58,19 @@ int64_t kv_bytes_of_pass(const Executor& executor, int64_t n, int64_t n_depth, i
   return sum_of_processes(static_cast<int64_t>(n_bytes));
 }
 
-// Calls run_tokens(n), n <= n_gen, untimed, before a test that decodes n_gen tokens. Right behind a
-// long prompt a card's clock is lower, since its power is limited (docs/benchmarks/README.md), so
-// decode on a card runs for half a second first. All processes run as often as the first.
+// Calls run_tokens(n_gen) once for each repetition, behind an untimed run of a few tokens, which
+// also captures graphs. A card under load has a lower clock, since its power is limited: behind a
+// prompt, or 0.7 s of decode (docs/benchmarks/README.md). So it rests before each repetition that
+// decodes: as an answer is measured that an idle card gives, with its lower clock if it is long.
 template <typename F>
-void warm_up(const BenchOptions& options, int64_t n_gen, F run_tokens) {
-  constexpr double kSecondsOnCard = 0.5;
-  if (options.no_warmup) return;
-  const auto run = [&] { run_tokens(std::min<int64_t>(n_gen, 4)); };
-  run();  // it also captures graphs
-  if (n_gen == 0 || !on_card(options.device)) return;
-  const double end = now_seconds() + kSecondsOnCard;
-  while (sum_of_processes(is_first_process() && now_seconds() < end ? 1 : 0) != 0) run();
+void repeat(const BenchOptions& options, int64_t n_gen, F run_tokens) {
+  constexpr std::chrono::milliseconds kRest{500};
+  const bool warms_up = !options.no_warmup;
+  if (warms_up) run_tokens(std::min<int64_t>(n_gen, 4), /*timed=*/false);
+  for (int64_t r = 0; r < options.repetitions; ++r) {
+    if (warms_up && n_gen > 0 && on_card(options.device)) std::this_thread::sleep_for(kRest);
+    run_tokens(n_gen, /*timed=*/true);
+  }
 }
 
 // One test of a session whose context holds depth + n tokens.
@@ -95,12 +98,11 @@ class Bench {
     row.flops_per_token = flops_of_all_ranks(model_, n, n_depth, /*with_logits=*/n_gen > 0) *
                           double(rows_of_pass) / tokens_of_pass;
     set_depth(n_depth);
-    const auto run_tokens = [&](int64_t n_decoded, BenchRow* timed) {
-      if (n_draft > 0) return run_drafts(n_decoded, n_depth, n_draft, timed);
-      run_once(n_prompt, n_decoded, n_depth, timed);
-    };
-    warm_up(options_, n_gen, [&](int64_t n_decoded) { run_tokens(n_decoded, nullptr); });
-    for (int64_t r = 0; r < options_.repetitions; ++r) run_tokens(n_gen, &row);
+    repeat(options_, n_gen, [&](int64_t n_decoded, bool timed) {
+      BenchRow* const timed_row = timed ? &row : nullptr;
+      if (n_draft > 0) return run_drafts(n_decoded, n_depth, n_draft, timed_row);
+      run_once(n_prompt, n_decoded, n_depth, timed_row);
+    });
     row.first_token_s /= double(options_.repetitions);
     return row;
   }
@@ -207,8 +209,9 @@ class ParallelBench {
       sequences_.push_back(executor_.make_sequence());
       if (n_depth > 0) executor_.evaluate_all(sequences_.back(), tokens(n_depth));
     }
-    warm_up(options_, n_gen, [&](int64_t n_decoded) { run_once(n_decoded, n_depth, nullptr); });
-    for (int64_t r = 0; r < options_.repetitions; ++r) run_once(n_gen, n_depth, &row);
+    repeat(options_, n_gen, [&](int64_t n_decoded, bool timed) {
+      run_once(n_decoded, n_depth, timed ? &row : nullptr);
+    });
     row.first_token_s /= double(options_.repetitions);
     sequences_.clear();
     return row;
@@ -429,13 +432,13 @@ void add_bench_command(CommandNode& root, Context& context) {
                       "Percent of them that are taken", Show::More);
   command.add_integers("-d,--n-depth", options->n_depth, 0, kMax, "Tokens of context before them");
   command.add_integer("-r,--repetitions", options->repetitions, 1, 10000,
-                      "Repetitions of each test");
+                      "Repetitions of each test; a card rests before each that decodes");
   command.add_choice("-o,--output", options->format, {"md", "csv", "json", "jsonl", "sql"},
                      "Format");
   command.add_integer("-b,--batch-size", options->batch_size, 0, 1 << 20,
                       "Tokens of the prompt in one pass", Show::More);
   add_kv_type_option(command, options->kv_type);
-  command.add_flag("--no-warmup", options->no_warmup, "No untimed runs before each test",
+  command.add_flag("--no-warmup", options->no_warmup, "No untimed run before a test, and no rest",
                    Show::More);
   add_device_options(command, options->device);
   command.exclude({"--synthetic"}, {"--model"});  // both may be named, but MINFER_MODEL yields
