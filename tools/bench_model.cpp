@@ -1,6 +1,8 @@
 #include "tools/bench_model.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "models/synthetic.h"
 #include "tools/loading.h"
@@ -67,6 +69,8 @@ LoadedModel load_bench_model(const BenchOptions& options, BenchSubject& subject,
       load_with_progress(std::move(opened), *loaded.backend, memory, context.common.quiet);
   return loaded;
 }
+
+void let_card_rest() { std::this_thread::sleep_for(std::chrono::milliseconds(500)); }
 
 std::vector<TokenId> bench_tokens(int64_t n, int64_t vocab_size) {
   std::vector<TokenId> ids;

@@ -49,6 +49,10 @@ LoadedModel load_bench_model(const BenchOptions& options, BenchSubject& subject,
 // on a shorter one.
 SessionOptions bench_session_options(const BenchOptions& options, const ModelSpec& spec);
 
+// Half a second without work. A card under load has a lower clock, since its power is limited:
+// behind a prompt, or 0.7 s of decode; this restores it (docs/benchmarks/README.md).
+void let_card_rest();
+
 // Token ids that change from place to place, inside any vocabulary.
 std::vector<TokenId> bench_tokens(int64_t n, int64_t vocab_size);
 

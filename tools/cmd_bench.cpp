@@ -1,11 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <regex>
-#include <thread>
 
 #include "engine/draft_decoder.h"
 #include "engine/session.h"
@@ -59,16 +57,14 @@ int64_t kv_bytes_of_pass(const Executor& executor, int64_t n, int64_t n_depth, i
 }
 
 // Calls run_tokens(n_gen) once for each repetition, behind an untimed run of a few tokens, which
-// also captures graphs. A card under load has a lower clock, since its power is limited: behind a
-// prompt, or 0.7 s of decode (docs/benchmarks/README.md). So it rests before each repetition that
-// decodes: as an answer is measured that an idle card gives, with its lower clock if it is long.
+// also captures graphs. A card rests before each repetition that decodes: what is measured is an
+// answer that an idle card gives, and a long one has the card's lower clock in it.
 template <typename F>
 void repeat(const BenchOptions& options, int64_t n_gen, F run_tokens) {
-  constexpr std::chrono::milliseconds kRest{500};
   const bool warms_up = !options.no_warmup;
   if (warms_up) run_tokens(std::min<int64_t>(n_gen, 4), /*timed=*/false);
   for (int64_t r = 0; r < options.repetitions; ++r) {
-    if (warms_up && n_gen > 0 && on_card(options.device)) std::this_thread::sleep_for(kRest);
+    if (warms_up && n_gen > 0 && on_card(options.device)) let_card_rest();
     run_tokens(n_gen, /*timed=*/true);
   }
 }
