@@ -142,6 +142,7 @@ class CpuBackend final : public Backend {
   void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);
   float* scratch(int thread);
 
+  MatmulInputForm::Kind input_kind(bool has_codes) const;  // of a matrix of codes, or of floats
   MatmulInputForm matmul_input_form(const Matrix& w) const;
   // x [n_rows, in_dim] in the form that `w` takes; valid until the next call.
   MatmulInput matmul_input(const MatmulInputForm& form, const float* x, int64_t n_rows,

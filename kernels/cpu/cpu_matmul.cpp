@@ -82,19 +82,29 @@ const InputBlock* CpuBackend::byte_input(const float* x, int64_t n_rows, int64_t
   return blocks;
 }
 
-// The input in blocks of bytes, for quantized weights or quantized activations; and a padded copy
-// where rows are not whole blocks.
+// What matmul_input() takes.
 int64_t CpuBackend::matmul_workspace_bytes(int64_t n_rows,
                                            std::span<const StoredMatrix> matrices) const {
+  using Kind = MatmulInputForm::Kind;
   int64_t n_bytes = 0;
   for (const StoredMatrix& w : matrices) {
     const bool has_codes = w.groups && cpu_keeps_groups(w.in_dim, w.groups->group);
-    if (!has_codes && activations_ == Activations::Float) continue;
-    const int64_t blocks = (n_rows + kSpareInputRows) * n_input_blocks(w.in_dim);
-    const bool is_padded = !has_codes || padded_cols(w.in_dim) > w.in_dim;
-    n_bytes = std::max(n_bytes,
-                       blocks * n_planes(input_form_) * int64_t{sizeof(InputBlock)} +
-                           (is_padded ? bytes_of(DType::F32, {n_rows, padded_cols(w.in_dim)}) : 0));
+    const auto floats = [&](int64_t n) { return bytes_of(DType::F32, {n_rows, n}); };
+    int64_t bytes = 0;
+    const Kind kind = input_kind(has_codes);
+    if (kind == Kind::Rounded || kind == Kind::Bytes) {
+      bytes = (n_rows + kSpareInputRows) * n_input_blocks(w.in_dim) * n_planes(input_form_) *
+              int64_t{sizeof(InputBlock)};
+    }
+    if (kind == Kind::Rounded) bytes += floats(w.in_dim);
+    if (kind == Kind::Codes) {
+      const int64_t stride = padded_cols(w.in_dim);
+      if (stride > w.in_dim) bytes += floats(stride);
+      if (w.groups->has_mins) {
+        bytes += floats(ceil_div(w.in_dim, step_columns(w.in_dim, w.groups->group)));
+      }
+    }
+    n_bytes = std::max(n_bytes, bytes);
   }
   return n_bytes;
 }
@@ -113,15 +123,20 @@ const float* CpuBackend::rounded_input(const float* x, int64_t n_rows, int64_t i
   return rounded;
 }
 
-MatmulInputForm CpuBackend::matmul_input_form(const Matrix& w) const {
+MatmulInputForm::Kind CpuBackend::input_kind(bool has_codes) const {
   using Kind = MatmulInputForm::Kind;
   const bool rounded = activations_ != Activations::Float;
-  if (is_float(w.dtype)) return {rounded ? Kind::Rounded : Kind::Float};
+  if (!has_codes) return rounded ? Kind::Rounded : Kind::Float;
+  return rounded || kernels_.bytes.planes != nullptr ? Kind::Bytes : Kind::Codes;
+}
+
+MatmulInputForm CpuBackend::matmul_input_form(const Matrix& w) const {
+  using Kind = MatmulInputForm::Kind;
+  const Kind kind = input_kind(!is_float(w.dtype));
+  if (is_float(w.dtype)) return {kind};
   const PackedCodes codes = packed_codes(w);
-  if (rounded || kernels_.bytes.planes != nullptr) {
-    return {Kind::Bytes, codes.step, codes.zero_code()};
-  }
-  return {Kind::Codes, codes.has_mins ? codes.step : 0};
+  if (kind == Kind::Bytes) return {kind, codes.step, codes.zero_code()};
+  return {kind, codes.has_mins ? codes.step : 0};
 }
 
 MatmulInput CpuBackend::matmul_input(const MatmulInputForm& form, const float* x, int64_t n_rows,

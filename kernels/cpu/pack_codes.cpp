@@ -8,10 +8,6 @@
 namespace minfer::cpu {
 namespace {
 
-int64_t step_columns(int64_t in_dim, int64_t group) {
-  return group == in_dim || group % kBrick == 0 ? kBrick : kBrick / 2;
-}
-
 bool fits_f16(const Tensor& values) {
   if (!values || values.dtype == DType::F16) return true;
   const float* const x = values.as<const float>();
@@ -211,6 +207,10 @@ void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel) {
       if (to.mins) pack_scales(to.mins, row.mins, begin + lane);
     }
   }
+}
+
+int64_t step_columns(int64_t in_dim, int64_t group) {
+  return group == in_dim || group % kBrick == 0 ? kBrick : kBrick / 2;
 }
 
 PackedCodes packed_codes(const Matrix& matrix) {
