@@ -56,17 +56,20 @@ int64_t kv_bytes_of_pass(const Executor& executor, int64_t n, int64_t n_depth, i
   return sum_of_processes(static_cast<int64_t>(n_bytes));
 }
 
-// Calls run_tokens(n_gen) once for each repetition, behind an untimed run of a few tokens, which
-// also captures graphs. A card rests before each repetition that decodes: what is measured is an
-// answer that an idle card gives, and a long one has the card's lower clock in it.
+// Calls run(row.n_gen, &row) once for each repetition, behind an untimed run(n, nullptr) of a few
+// tokens, which also captures graphs; then row.first_token_s is a mean. A card rests before each
+// repetition that decodes: what is measured is an answer that an idle card gives, and a long one
+// has the card's lower clock in it.
 template <typename F>
-void repeat(const BenchOptions& options, int64_t n_gen, F run_tokens) {
+void repeat(const BenchOptions& options, BenchRow& row, F run) {
   const bool warms_up = !options.no_warmup;
-  if (warms_up) run_tokens(std::min<int64_t>(n_gen, 4), /*timed=*/false);
+  const bool rests = warms_up && row.n_gen > 0 && on_card(options.device);
+  if (warms_up) run(std::min<int64_t>(row.n_gen, 4), nullptr);
   for (int64_t r = 0; r < options.repetitions; ++r) {
-    if (warms_up && n_gen > 0 && on_card(options.device)) let_card_rest();
-    run_tokens(n_gen, /*timed=*/true);
+    if (rests) let_card_rest();
+    run(row.n_gen, &row);
   }
+  row.first_token_s /= double(options.repetitions);
 }
 
 // One test of a session whose context holds depth + n tokens.
@@ -94,12 +97,10 @@ class Bench {
     row.flops_per_token = flops_of_all_ranks(model_, n, n_depth, /*with_logits=*/n_gen > 0) *
                           double(rows_of_pass) / tokens_of_pass;
     set_depth(n_depth);
-    repeat(options_, n_gen, [&](int64_t n_decoded, bool timed) {
-      BenchRow* const timed_row = timed ? &row : nullptr;
-      if (n_draft > 0) return run_drafts(n_decoded, n_depth, n_draft, timed_row);
-      run_once(n_prompt, n_decoded, n_depth, timed_row);
+    repeat(options_, row, [&](int64_t n_decoded, BenchRow* timed) {
+      if (n_draft > 0) return run_drafts(n_decoded, n_depth, n_draft, timed);
+      run_once(n_prompt, n_decoded, n_depth, timed);
     });
-    row.first_token_s /= double(options_.repetitions);
     return row;
   }
 
@@ -205,10 +206,8 @@ class ParallelBench {
       sequences_.push_back(executor_.make_sequence());
       if (n_depth > 0) executor_.evaluate_all(sequences_.back(), tokens(n_depth));
     }
-    repeat(options_, n_gen, [&](int64_t n_decoded, bool timed) {
-      run_once(n_decoded, n_depth, timed ? &row : nullptr);
-    });
-    row.first_token_s /= double(options_.repetitions);
+    repeat(options_, row,
+           [&](int64_t n_decoded, BenchRow* timed) { run_once(n_decoded, n_depth, timed); });
     sequences_.clear();
     return row;
   }

@@ -23,8 +23,8 @@ void check_options(const BenchOptions& options) {
   MINFER_REQUIRE(Usage, options.n_gen.front() > 0, "bench step: -n 0 decodes nothing");
 }
 
-// Decodes n_gen tokens behind the depth, as often as the repetitions say and once before. Returns
-// the median of a step's seconds.
+// Decodes n_gen tokens behind the depth, as often as the repetitions say and once before, each time
+// from rest, since the profile has the clocks of all. Returns the median of a step's seconds.
 double time_steps(Session& session, const BenchOptions& options) {
   const int64_t n_depth = options.n_depth.front(), n_gen = options.n_gen.front();
   const int64_t vocab_size = session.model().spec.vocab_size;

@@ -90,18 +90,23 @@ int64_t CpuBackend::matmul_workspace_bytes(int64_t n_rows,
   for (const StoredMatrix& w : matrices) {
     const bool has_codes = w.groups && cpu_keeps_groups(w.in_dim, w.groups->group);
     const auto floats = [&](int64_t n) { return bytes_of(DType::F32, {n_rows, n}); };
+    const int64_t blocks = (n_rows + kSpareInputRows) * n_input_blocks(w.in_dim) *
+                           n_planes(input_form_) * int64_t{sizeof(InputBlock)};
     int64_t bytes = 0;
-    const Kind kind = input_kind(has_codes);
-    if (kind == Kind::Rounded || kind == Kind::Bytes) {
-      bytes = (n_rows + kSpareInputRows) * n_input_blocks(w.in_dim) * n_planes(input_form_) *
-              int64_t{sizeof(InputBlock)};
-    }
-    if (kind == Kind::Rounded) bytes += floats(w.in_dim);
-    if (kind == Kind::Codes) {
-      const int64_t stride = padded_cols(w.in_dim);
-      if (stride > w.in_dim) bytes += floats(stride);
-      if (w.groups->has_mins) {
-        bytes += floats(ceil_div(w.in_dim, step_columns(w.in_dim, w.groups->group)));
+    switch (input_kind(has_codes)) {
+      case Kind::Float:
+        break;
+      case Kind::Rounded:
+        bytes = blocks + floats(w.in_dim);
+        break;
+      case Kind::Bytes:
+        bytes = blocks;
+        break;
+      case Kind::Codes: {
+        const int64_t stride = padded_cols(w.in_dim), group = w.groups->group;
+        if (stride > w.in_dim) bytes += floats(stride);
+        if (w.groups->has_mins) bytes += floats(ceil_div(w.in_dim, step_columns(w.in_dim, group)));
+        break;
       }
     }
     n_bytes = std::max(n_bytes, bytes);
@@ -131,11 +136,11 @@ MatmulInputForm::Kind CpuBackend::input_kind(bool has_codes) const {
 }
 
 MatmulInputForm CpuBackend::matmul_input_form(const Matrix& w) const {
-  using Kind = MatmulInputForm::Kind;
-  const Kind kind = input_kind(!is_float(w.dtype));
-  if (is_float(w.dtype)) return {kind};
+  const bool has_codes = !is_float(w.dtype);
+  const MatmulInputForm::Kind kind = input_kind(has_codes);
+  if (!has_codes) return {kind};
   const PackedCodes codes = packed_codes(w);
-  if (kind == Kind::Bytes) return {kind, codes.step, codes.zero_code()};
+  if (kind == MatmulInputForm::Kind::Bytes) return {kind, codes.step, codes.zero_code()};
   return {kind, codes.has_mins ? codes.step : 0};
 }
 

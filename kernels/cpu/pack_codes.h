@@ -31,7 +31,7 @@ CodeRows code_rows(const Tensor& host);           // of a Q type; host's data mu
 Matrix allocate_codes(const CodeRows& rows, Backend& backend);
 void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel);
 
-int64_t step_columns(int64_t in_dim, int64_t group);  // PackedCodes::step
+int64_t step_columns(int64_t in_dim, int64_t group);  // that PackedCodes::step has
 PackedCodes packed_codes(const Matrix& matrix);
 
 // out[i] = element [row, i], with the same value as dequantize_row.

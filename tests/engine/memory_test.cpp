@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "engine/session.h"
 #include "models/memory_needed.h"
@@ -72,9 +73,10 @@ TEST(MemoryNeeded, IsWhatTheProcessTakes) {
     layer.shared_ffn_dim = 1024;
     layer.shared_gate = true;
   }
-  for (const std::string& isa : supported_isas()) {  // the input of a matmul has forms of its own
-    if (isa != "base") is_what_the_process_takes(dense, isa + ", ", isa);  // which is too slow
-  }
+  // Matmuls take their input in forms that depend on the path. "base" is slow beside others.
+  std::vector<std::string> isas = supported_isas();
+  if (isas.size() > 1) std::erase(isas, "base");
+  for (const std::string& isa : isas) is_what_the_process_takes(dense, isa + ", ", isa);
   is_what_the_process_takes(mixture, "a mixture, ", "");
 }
 
